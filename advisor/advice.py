@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 import numpy as np
 from msgspec import Struct
@@ -45,9 +45,6 @@ from roofline.specs.hardware import load_hardware, searched_hardware
 from roofline.techniques import check_request
 from roofline.techniques.base import Published
 from roofline.whatif.solve.targets import read_value
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 Progress = Callable[[str], None]
 """Called with the name of each stage of the work."""

@@ -10,14 +10,14 @@ from roofline.core.errors import RooflineError, quote
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.timing.intervals import Reading
-from roofline.whatif.solve.targets import check_keywords
+from roofline.whatif.solve.targets import TIMES, check_keywords
 
 TTFT_LIMIT, TPOT_LIMIT = 10.0, 0.1
 """Seconds at p95 that a service may take by default where throughput or cost rank it: 10 tokens/s read with ease."""
 
 
 class GoalOptions(TypedDict, total=False):
-    """An objective under limits: times in seconds or texts such as 30ms, memory per device in bytes or 80GB.
+    """An objective under limits: times as of `solve.TargetOptions`, memory per device in bytes or a text such as 80GB.
 
     `concurrency`, `rate` (requests/s) or `sessions` (of a `profile`, with `tiers` and `routing`) are the load of
     goodput, `gpus` devices, `budget` USD per hour of all of them.
@@ -48,6 +48,7 @@ def read_goal(goal: Goal | None, given: GoalOptions) -> Goal:
         found: Goal = object_of(goal, Goal, "a goal is a Goal, or keywords such as objective='tpot'")
         return found
     asked: dict[str, Any] = {**given}
+    asked |= {name: option.read(asked.get(name)) for name, option in TIMES.items()}
     limits = Limits(**{name: asked.pop(name, None) for name in Limits.__struct_fields__})
     users, rate = LOAD_OPTIONS["concurrency"].read(asked.pop("concurrency", None)), requests(asked.pop("rate", None))
     names = ("sessions", "profile", "tiers", "routing")

@@ -13,9 +13,7 @@ The shipped constants stay as they are; `roofline validate check --accept` then 
 from __future__ import annotations
 
 import argparse
-import csv
 import gzip
-import io
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -42,7 +40,7 @@ from roofline.validate.gpu.visit import (
 )
 from roofline.validate.loop.whole_model import overlay
 from roofline.validate.tables.rowfile import COLUMNS
-from roofline.validate.tables.text import MAX_BYTES
+from roofline.validate.tables.text import MAX_BYTES, csv_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
 VISITS = Path(__file__).resolve().parent / "data" / "visits"
@@ -120,7 +118,9 @@ def pages(root: Path = FOLDER, visits: Path = VISITS) -> str:
         about = published.provenance
         origin = f"{about.date}, revision {about.revision}; {about.load}."
         parts += [f"## {escaped(about.title)}\n", f"{escaped(origin)}\n"]
-        sections = body(visit, machine_from(machine.facts).hardware, machine, results, published.rows)
+        sections = body(
+            visit, machine_from(machine.facts).hardware, machine, results, rows_in(root / f"{visit.name}.csv")
+        )
         sections += choices(rows_in(visit / KERNELS))
         parts.append("\n".join(sections).replace("## ", "### "))
         parts.append("\n".join([*_predicted(published), "", *_carried(published, root)]))
@@ -173,11 +173,7 @@ def _errors(published: MeasurementFile) -> list[str]:
 def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> str:
     """Rows as CSV with those of the columns that have any value."""
     used = [column for column in columns if any(row.get(column) for row in rows)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, used, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows, used)
 
 
 def _provenance(

@@ -5,7 +5,7 @@
 >>> answer = analyze(scenario)
 >>> str(answer.prefill.bound), str(answer.decode.bound)
 ('compute', 'memory')
->>> solve.max_batch(scenario, tpot="10ms").value > 8
+>>> solve.max_batch(scenario.without("batch"), tpot="10ms").value > 8
 True
 
 `Scenario` is the question; `analyze`, `serve`, `compare`, `sweep`, `solve`, `advise`, `size`, `choose` and `explain`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -24,6 +24,25 @@ DEVICES = """
     radeon-rx-7900-xtx rtx-4090 ryzen-ai-max-395 sn40l tpu-v6e trainium-2 v100-sxm2-16gb wse-3
 """
 """Hardware of each kind of memory, link and arithmetic."""
+
+
+_EXPERTS = {"model": "mixtral-8x7b", "tp": "2"}
+_IMAGES = {"model": "qwen2.5-vl-7b", "images": "1"}
+BESIDE: Mapping[str, Mapping[str, str]] = {
+    **dict.fromkeys(("ep", "enable_expert_parallel", "expert_skew"), _EXPERTS),
+    "all_to_all": {"model": "deepseek-v3", "hw": "h100-sxm", "ep": "8", "engine": "vllm"},
+    "redundant_experts": {"model": "deepseek-v3", "hw": "h100-sxm", "ep": "32", "expert_skew": "0.5"},
+    **{key: {"model": "deepseek-v3", "tp": "8"} for key in ("dp_attention", "dcp")},
+    "nodes": {"tp": "2"},
+    "micro_batches": {"pp": "2"},
+    "host": {"hw": "l40s", "tp": "2"},
+    "network": {"hw": "h100-sxm", "tp": "16", "model": "llama-3.1-405b"},
+    **{key: {"engine": "llama.cpp", "quant": "q4_k_m"} for key in ("ctx_size", "n_gpu_layers")},
+    **dict.fromkeys(("images", "image_size"), _IMAGES),
+    "mm_encoder_tp_mode": {**_IMAGES, "tp": "2"},
+    "audio": {"model": "voxtral-mini-3b"},
+}
+"""The options beside which the example of an option has an effect, by its name."""
 
 
 def architecture(model: Model) -> tuple[object, ...]:

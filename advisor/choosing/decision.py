@@ -8,7 +8,7 @@ nearest load at which another comes first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from msgspec import Struct
 
@@ -23,15 +23,12 @@ from roofline.core.options import names_in
 from roofline.scenario.argument import beside, parts_of, without_carbon
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
-from roofline.scenario.options.engine import Deployment as DeploymentOptions
+from roofline.scenario.options.keywords import Deployment as DeploymentOptions
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario
 from roofline.serving.money import MONTH
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.whatif.odds import Odds
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 class Deployed(DeploymentOptions, total=False):

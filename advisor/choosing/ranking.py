@@ -70,7 +70,7 @@ class Search:
             (outcome,) = outcomes_at(deployment, self.load, [share])
         except RooflineError as error:
             return _Served(Row(alternative, reason=str(error)))
-        row = Row(alternative, deployment.devices * alternative.copies, unknown=unsupported(scenario))
+        row = Row(alternative, deployment.devices * alternative.copies, unknown=tuple(map(str, unsupported(scenario))))
         return _Served(self._judged(row, deployment, outcome, amount_of(self.load) / share), deployment)
 
     def _at(self, amount: float, alternative: Alternative) -> Load:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.advisor.case import NEGLIGIBLE, Case
-from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rule
+from roofline.advisor.rules import Finding, Told, rule
 from roofline.advisor.search.breakeven import HELPS
-from roofline.core.units import si
 from roofline.scenario.phase import OpFigures, Phase
 from roofline.specs.sublayers import Attention
 
@@ -34,11 +33,11 @@ FIXED_STATE = ("linear-attention",)
 """Moves that keep a state of fixed size."""
 
 
-@rule("Long contexts need fused attention: scores stay on the chip and take no memory.", "yuan R21, miao D19")
-def flash_attention(case: Case) -> Iterator[Finding]:
+@rule
+def flash_attention(case: Case, told: Told) -> Iterator[Finding]:
     """Applies where attention is unfused and its scores grow with the square of the prompt."""
     if "attention" in case.analysis.fusions:
-        yield NoBenefit(("flash-attention",), "attention is fused already")
+        yield from told("fused")
         return
     prefill = case.analysis.prefill
     parts = [op for op in prefill.ops if op.name.endswith(("softmax", "qk", "sv"))]
@@ -46,28 +45,14 @@ def flash_attention(case: Case) -> Iterator[Finding]:
     share = moved / float(prefill.bytes)
     if not moved or share < FLASH_BYTES:
         return
-    time = case.time_share(prefill, lambda op: op in parts)
     if share >= NEGLIGIBLE:
-        yield Bottleneck(
-            f"{share:.0%} of the bytes of prefill are attention's, most of them scores written and read back:"
-            f" {time:.0%} of its time",
-            case.prefill_share * time,
-            {
-                "bytes of attention": si(moved, "B"),
-                "peak of activations": si(float(case.analysis.memory.activation_peak), "B"),
-            },
-        )
-    yield Hint(
-        ("flash-attention", "whole-layer-fusion"),
-        f"with prompts of {int(case.scenario.prompt_tokens)} tokens attention moves {share:.0%} of prefill's bytes,"
-        " most of them scores that a fused kernel keeps on the chip",
-    )
+        time = case.time_share(prefill, lambda op: op in parts)
+        yield from told("scores", case.prefill_share * time, share=share, time=time, moved=moved)
+    yield from told("unfused", share=share)
 
 
-@rule(
-    "Few sequences with long contexts: split attention over the keys to occupy the whole device.", "zhou 19, miao D17"
-)
-def flash_decoding(case: Case) -> Iterator[Finding]:
+@rule
+def flash_decoding(case: Case, told: Told) -> Iterator[Finding]:
     """Applies where decode attention has fewer sequences and KV heads than the device has SMs."""
     units, attentions = case.hardware.units, case.model.attentions
     if not case.generates or units is None or not attentions or case.decode_stake < NEGLIGIBLE:
@@ -76,24 +61,14 @@ def flash_decoding(case: Case) -> Iterator[Finding]:
     blocks = case.batch * heads
     share = case.time_share(case.decode, lambda op: op.kv_bytes > 0)
     if share < NEGLIGIBLE:
-        yield NoBenefit(("decode attention kernel",), f"attention takes {share:.1%} of a decode step")
-    if blocks >= units or share < FLASH_DECODING_SHARE:
-        return
-    text = (
-        f"attention takes {share:.0%} of a decode step and without splitting the keys has {blocks} thread blocks for"
-        f" {units} SMs (batch {case.batch}, {heads} KV heads)"
-    )
-    if "attention" in case.analysis.fusions:
-        yield Caution(f"{text}: the predicted times assume split-KV kernels, so choose one")
-    else:
-        yield Hint(("decode attention kernel",), text)
+        yield from told("short", share=share)
+    if blocks < units and share >= FLASH_DECODING_SHARE:
+        fused = "attention" in case.analysis.fusions
+        yield from told("fused" if fused else "unfused", share=share, blocks=blocks, heads=heads)
 
 
-@rule(
-    "Where every head has its own keys and values and decode reads mostly KV cache, share KV heads, after training.",
-    "yuan R29, zhou 14, zhou 27",
-)
-def gqa(case: Case) -> Iterator[Finding]:
+@rule
+def gqa(case: Case, told: Told) -> Iterator[Finding]:
     """Applies to MHA models whose decode reads much KV cache."""
     trained = tuple(
         move.name
@@ -101,68 +76,40 @@ def gqa(case: Case) -> Iterator[Finding]:
         if move.slot in RETRAINED_STRUCTURES and move.price.value == "retraining" and case.gain(move.name) > HELPS
     )
     if trained:
-        yield Caution("a different architecture: it needs training from scratch or long uptraining", trained)
+        yield from told("trained", moves=trained)
     if not case.generates or not (attentions := case.model.attentions):
         return
     share = case.bytes_share(case.decode, "kv")
     group = min(attention.group for attention in attentions)
     heads = max(attention.heads for attention in attentions)
     if group > 1:
-        yield NoBenefit(("gqa",), f"{group} query heads share each KV head already")
+        yield from told("shared", group=group)
     elif heads > 1 and share < CACHE_BYTES:
-        yield NoBenefit(("KV heads",), f"KV cache is {share:.1%} of the bytes of a decode step")
+        yield from told("small", share=share)
     elif heads > 1:
-        yield Bottleneck(
-            f"each of {heads} heads has its own keys and values: KV cache is {share:.0%} of the bytes of a decode step",
-            case.decode_share * case.kind_shares.get("attention", 0.0),
-            {"KV cache": f"{float(case.analysis.memory.kv_cache) / 1e9:.3g} GB"},
-        )
-        yield Hint(
-            ("KV heads",), f"{heads} heads have their own keys and values, {share:.0%} of the bytes of a decode step"
-        )
+        weight = case.decode_share * case.kind_shares.get("attention", 0.0)
+        yield from told("large", weight, heads=heads, share=share, cache=float(case.analysis.memory.kv_cache) / 1e9)
 
 
-@rule(
-    "Long contexts that tolerate some accuracy loss: quantize the KV cache, keep sinks and a window, evict, attend"
-    " sparsely or compress prompts.",
-    "yuan R22, zhou 12, zhou 15, miao D12",
-)
-def long_context(case: Case) -> Iterator[Finding]:
+@rule
+def long_context(case: Case, told: Told) -> Iterator[Finding]:
     """Applies where attention takes much of prefill or of decode."""
     prefill = _attention_share(case, case.analysis.prefill)
     decode = _attention_share(case, case.decode) if case.generates else 0.0
     share = case.prefill_share * prefill + case.decode_share * decode
     context = int(case.scenario.first_cached + case.scenario.generate)
-    memory = case.analysis.memory
+    memory, shares = case.analysis.memory, {"context": context, "prefill": prefill, "decode": decode}
     if share >= LONG_CONTEXT_SHARE:
-        yield Bottleneck(
-            f"attention over contexts of {context} tokens takes {share:.0%} of the time",
-            share,
-            {"of prefill": f"{prefill:.0%}", "of a decode step": f"{decode:.0%}"},
-        )
+        yield from told("slow", share, share=share, **shares)
     stake = case.prefill_stake * prefill + case.decode_stake * decode
     if stake >= LONG_CONTEXT_SHARE or memory.kv_cache > LONG_CONTEXT_SHARE * memory.total:
-        yield Hint(
-            (*TOKEN_DROPPING, "prompt", "KV format"),
-            f"at contexts of {context} tokens attention takes {prefill:.0%} of prefill and {decode:.0%} of decode",
-        )
+        yield from told("methods", moves=(*TOKEN_DROPPING, "prompt", "KV format"), **shares)
     for name, trial in case.placed_of(*TOKEN_DROPPING):
-        attentions = trial.analysis.scenario.model.attentions
-        if not attentions:
-            continue
-        visible = _visible(attentions, context)
-        if visible < context:
-            yield Caution(
-                f"a token attends to {visible} of {context} others: information in the rest may be lost", (name,)
-            )
-        else:
-            yield NoBenefit((name,), f"contexts of {context} tokens leave nothing to drop")
+        if attentions := trial.analysis.scenario.model.attentions:
+            visible = _visible(attentions, context)
+            yield from told("dropped" if visible < context else "kept", moves=(name,), visible=visible, context=context)
     for name, trial in case.placed_of("prompt"):
-        kept = int(trial.analysis.scenario.prompt_tokens)
-        yield Caution(
-            f"{kept} of {int(case.scenario.prompt_tokens)} prompt tokens remain: information in the rest may be lost",
-            (name,),
-        )
+        yield from told("compressed", moves=(name,), kept=int(trial.analysis.scenario.prompt_tokens))
 
 
 def _attention_share(case: Case, phase: Phase) -> float:
@@ -187,30 +134,20 @@ def _visible(attentions: tuple[Attention, ...], context: int) -> int:
     return found
 
 
-@rule(
-    "State-space models and linear attention decode in a time independent of length; they need training anew and"
-    " their quality is less established.",
-    "zhou 15",
-)
-def linear_attention(case: Case) -> Iterator[Finding]:
+@rule
+def linear_attention(case: Case, told: Told) -> Iterator[Finding]:
     """Applies to models with a recurrent state, and to others whose decode reads much KV cache."""
     if not case.generates:
         return
     memory = case.analysis.memory
     if float(memory.state) > 0:
-        yield Bottleneck(
-            f"each sequence keeps {si(float(memory.state) / case.batch, 'B')} of state, independent of its length, and"
-            f" {si(float(memory.kv_cache) / case.batch, 'B')} of KV cache",
-            float(memory.state) / float(memory.total),
-            of="memory",
-        )
+        state, cache = (float(size) / case.batch for size in (memory.state, memory.kv_cache))
+        yield from told("recurrent", float(memory.state) / float(memory.total), state=state, cache=cache)
         return
     share = case.bytes_share(case.decode, "kv")
     if share < STATE_BYTES:
-        yield NoBenefit(FIXED_STATE, f"KV cache is only {share:.1%} of the bytes of a decode step")
+        yield from told("small", moves=FIXED_STATE, share=share)
         return
-    yield Hint(
-        FIXED_STATE, f"KV cache is {share:.0%} of the bytes of a decode step and grows with length; a state does not"
-    )
+    yield from told("large", moves=FIXED_STATE, share=share)
     if any(case.gain(name) > HELPS for name in FIXED_STATE):
-        yield Caution("the quality of such models relative to transformers is still being studied", FIXED_STATE)
+        yield from told("studied", moves=FIXED_STATE)

@@ -1,19 +1,16 @@
-"""Outcomes: a table of all simulated combinations at every batch; its best and its nearest entries."""
+"""Outcomes: all simulated combinations at every batch; the best and the nearest of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from roofline.advisor.search.trials import Moves, Trial, names
-
-Table = NDArray[np.float64]
-"""Shape (combinations, batches)."""
 
 
 class Choice(Struct, frozen=True):
@@ -35,73 +32,33 @@ class Outcomes:
     """Combinations at each of their batches; those without a value of the objective are left out."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
-        self._trials = tuple(trials)
-
-    def _table(self, figures: Iterable[Any]) -> Table:
-        rows = zip(self._trials, figures, strict=True)
-        return np.array([np.broadcast_to(figure, np.shape(_batches(trial))) for trial, figure in rows], dtype=float)
-
-    @cached_property
-    def _costs(self) -> Table:
-        """The objective, lower is better."""
-        return self._table(trial.cost for trial in self._trials)
-
-    @cached_property
-    def _values(self) -> Table:
-        return self._table(trial.value for trial in self._trials)
-
-    @cached_property
-    def _used(self) -> Mapping[str, Table]:
-        """Value over limit for each limit."""
-        limits = self._trials[0].used if self._trials else {}
-        return {name: self._table(trial.used[name] for trial in self._trials) for name in limits}
-
-    @cached_property
-    def _feasible(self) -> NDArray[np.bool_]:
-        met = np.isfinite(self._costs)
-        for use in self._used.values():
-            met &= use <= 1
-        return met
-
-    def _choice(self, row: int, column: int) -> Choice:
-        trial = self._trials[row]
-        used = {name: float(use[row, column]) for name, use in self._used.items()}
-        return Choice(trial.moves, int(_batches(trial)[column]), float(self._values[row, column]), used)
+        """Lists the choices with their costs: the objective, lower is better."""
+        self._found = [(cost, choice) for trial in trials for cost, choice in _choices(trial) if math.isfinite(cost)]
 
     def __iter__(self) -> Iterator[Choice]:
-        for row, column in np.argwhere(np.isfinite(self._costs)).tolist():
-            yield self._choice(row, column)
+        return (choice for _, choice in self._found)
+
+    @cached_property
+    def _feasible(self) -> list[tuple[float, Choice]]:
+        return [entry for entry in self._found if all(use <= 1 for use in entry[1].used.values())]
 
     @cached_property
     def best(self) -> Choice | None:
         """The best choice that meets all limits, ties to the fewest moves; None if none does."""
-        costs = np.where(self._feasible, self._costs, np.inf)
-        if not self._feasible.any():
-            return None
-        equals = np.argwhere(costs == costs.min()).tolist()
 
-        def rank(place: list[int]) -> tuple[int, tuple[str, ...]]:
-            moves = self._trials[place[0]].moves
-            return len(moves), names(moves)
+        def rank(entry: tuple[float, Choice]) -> tuple[float, int, tuple[str, ...]]:
+            return entry[0], len(entry[1].moves), names(entry[1].moves)
 
-        return self._choice(*min(equals, key=rank))
+        return min(self._feasible, key=rank)[1] if self._feasible else None
 
     @property
     def pareto(self) -> tuple[Choice, ...]:
         """The Pareto front of objective and memory among the choices within limits, the best objective first."""
-        if not self._feasible.any():
-            return ()
-        rows, columns = np.nonzero(self._feasible)
-        by_name = sorted(range(len(self._trials)), key=lambda row: names(self._trials[row].moves))
-        places = np.argsort(by_name)[rows]
-        memory, costs = self._used["capacity"][rows, columns], self._costs[rows, columns]
-        order = np.lexsort((places, memory, costs))
-        least = np.minimum.accumulate(memory[order])
-        smaller = order[np.concatenate([[True], least[1:] < least[:-1]])]
         front: list[Choice] = []
-        for index in smaller.tolist():
-            if not front or memory[index] < front[-1].used["capacity"] * (1 - 1e-9):
-                front.append(self._choice(int(rows[index]), int(columns[index])))
+        ranked = sorted(self._feasible, key=lambda entry: (entry[0], entry[1].used["capacity"], names(entry[1].moves)))
+        for _, choice in ranked:
+            if not front or choice.used["capacity"] < front[-1].used["capacity"] * (1 - 1e-9):
+                front.append(choice)
         return tuple(front)
 
     def nearest(self) -> Mapping[str, float]:
@@ -131,5 +88,14 @@ class Outcomes:
         return [broken for choice in self if (broken := choice.broken)]
 
 
-def _batches(trial: Trial) -> NDArray[Any]:
-    return np.atleast_1d(np.asarray(trial.analysis.scenario.batch))
+def _choices(trial: Trial) -> Iterator[tuple[float, Choice]]:
+    """The cost and the choice of each batch of a trial."""
+    batches = np.atleast_1d(np.asarray(trial.analysis.scenario.batch))
+
+    def spread(figure: Any) -> list[float]:
+        found: list[float] = np.broadcast_to(np.asarray(figure, float), batches.shape).tolist()
+        return found
+
+    uses = [dict(zip(trial.used, row, strict=True)) for row in zip(*map(spread, trial.used.values()), strict=True)]
+    for batch, value, cost, used in zip(batches, spread(trial.value), spread(trial.cost), uses, strict=True):
+        yield cost, Choice(trial.moves, int(batch), value, used)

@@ -18,7 +18,7 @@ from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
 from roofline.scenario.scenario import Scenario
-from roofline.techniques.unsupported import lacks
+from roofline.techniques.unsupported import Lack, lacks
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line, serve_command
 from roofline.whatif.odds import Timed, gain
@@ -172,7 +172,7 @@ class Trials:
         return Trials, (self.scenario, self.goal), {"_found": {NOTHING: self.base}}
 
     @cached_property
-    def _lacking(self) -> frozenset[str]:
+    def _lacking(self) -> frozenset[Lack]:
         """What the engine does not run on the device before any move: no move is refused for it."""
         return frozenset(_lacks(self.scenario))
 
@@ -251,7 +251,7 @@ class Trials:
         _check_engine(self.scenario, moves)
         changed = self._requested(tuple(ordered(moves)))
         if told := set(_lacks(changed)) - self._lacking:
-            raise UnsupportedError(f"{changed.profile.name} is not known to run {min(told)}")
+            raise UnsupportedError(f"{changed.profile.name} is not known to run {min(map(str, told))}")
         trial = Trial(moves, changed, self.goal)
         if moves and not np.any(np.asarray(self.goal.filled(trial.analysis)) < MAX_OVERCOMMIT):
             raise UnsupportedError(f"it needs more than {MAX_OVERCOMMIT} times the memory of a device")
@@ -275,8 +275,8 @@ def _check_engine(scenario: Scenario, moves: Moves) -> None:
             raise UnsupportedError(f"{engine} is not known to run {move.name}")
 
 
-def _lacks(scenario: Scenario) -> Iterator[str]:
-    return lacks(scenario.profile.name, scenario.model, scenario.hardware, scenario.precision.kv)
+def _lacks(scenario: Scenario) -> Iterator[Lack]:
+    return lacks(scenario.profile, scenario.model, scenario.hardware, scenario.precision.kv)
 
 
 ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}

@@ -14,8 +14,7 @@ from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.workload import Service
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.options import DEGREES, of_group
-from roofline.scenario.options.groups import FORMATS
+from roofline.scenario.options import DEGREES, FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
@@ -181,7 +180,7 @@ def configurations(
                 continue
             if kv or hardware is None:
                 cache = precision_of(model, device, profiles[chosen], kv=kv or given.options.get("kv")).kv
-                if any(lacks(chosen, model, device, cache)):
+                if any(lacks(profiles[chosen], model, device, cache)):
                     continue
             formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
             split = profiles[chosen].split_layers

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -65,6 +65,11 @@ class Figures(Struct, frozen=True):
     energy: float | None
     ttft: float
     tpot: float
+
+    @property
+    def usd_seconds(self) -> float | None:
+        """The cost times TPOT: one over tokens/s for a USD."""
+        return self.cost and self.cost * self.tpot
 
 
 class Deployment(Struct, frozen=True, dict=True):
@@ -212,41 +217,32 @@ Key = tuple[float, ...]
 
 
 class RankingObjective(Struct, frozen=True):
-    """An objective that ranks deployments: a smaller `key` is better, None is unknown.
+    """An objective that ranks deployments by some `figures`, the first of which it is about.
 
     `timed` is the time whose interval makes it uncertain, None for none; `rated` whether it scales with the replicas.
     """
 
     name: str
     meaning: str
-    key: Callable[[Figures], Key | None]
+    figures: tuple[str, ...]
     timed: Timed | None
     rated: bool = True
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _objective, (self.name, self.meaning)
-
-
-def _objective(name: str, meaning: str) -> RankingObjective:
-    known = (*SERVICE_OBJECTIVES, *USER_OBJECTIVES)
-    return next(found for found in known if (found.name, found.meaning) == (name, meaning))
-
-
-def _known(value: float | None, *rest: float) -> Key | None:
-    return None if value is None else (value, *rest)
+    def key(self, found: Figures) -> Key | None:
+        """What is the smaller the better; None where the first figure is unknown."""
+        first, *others = (getattr(found, name) for name in self.figures)
+        return None if first is None else (first, *others)
 
 
 SERVICE_OBJECTIVES = (
-    RankingObjective("cheapest", "USD an hour", lambda f: _known(f.cost, f.devices, f.power, f.tpot), "total"),
-    RankingObjective("fewest", "devices, then W", lambda f: (f.devices, f.power, f.tpot), "total"),
-    RankingObjective("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
-    RankingObjective("efficient", "J/token at most", lambda f: _known(f.energy, f.devices, f.tpot), "total"),
+    RankingObjective("cheapest", "USD an hour", ("cost", "devices", "power", "tpot"), "total"),
+    RankingObjective("fewest", "devices, then W", ("devices", "power", "tpot"), "total"),
+    RankingObjective("fastest", "TPOT, then TTFT", ("tpot", "ttft"), "tpot", rated=False),
+    RankingObjective("efficient", "J/token at most", ("energy", "devices", "tpot"), "total"),
 )
 USER_OBJECTIVES = (
-    RankingObjective(
-        "best value", "tokens/s for a USD", lambda f: _known(f.cost and f.cost * f.tpot), "tpot", rated=False
-    ),
-    RankingObjective("cheapest", "USD to buy", lambda f: _known(f.cost, f.tpot), None, rated=False),
-    RankingObjective("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
-    RankingObjective("efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "total", rated=False),
+    RankingObjective("best value", "tokens/s for a USD", ("usd_seconds",), "tpot", rated=False),
+    RankingObjective("cheapest", "USD to buy", ("cost", "tpot"), None, rated=False),
+    RankingObjective("fastest", "TPOT, then TTFT", ("tpot", "ttft"), "tpot", rated=False),
+    RankingObjective("efficient", "J/token at most", ("energy", "tpot"), "total", rated=False),
 )

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, Unpack, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ from roofline.scenario.argument import beside, parts_of
 from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.lengths import Lengths, longer
 from roofline.scenario.options import DEGREES, OPTIONS, STATIC, find_option, read_options
-from roofline.scenario.options.engine import Deployment as DeploymentOptions
+from roofline.scenario.options.keywords import Deployment as DeploymentOptions
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import outcomes_at
 from roofline.serving.load import ONE
@@ -47,10 +47,6 @@ from roofline.specs.modelspec import load_model
 from roofline.whatif.command_line import serve_command
 from roofline.whatif.solve.load import missed
 from roofline.whatif.solve.targets import check_reading, listed_names, read_value
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
 
 TRIED, ADDED = 4, 6
 """Pairs of layouts that are served, and replicas that are added until the targets are met."""

@@ -15,7 +15,7 @@ from roofline.serving.load import Load
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import Latency
 from roofline.whatif.solve.load import READINGS
-from roofline.whatif.solve.targets import Targets
+from roofline.whatif.solve.targets import Targets, read_time
 
 SHARES = {"mean": None, "p50": 0.5, "p95": 0.95, "p99": 0.99}
 """The statistics of a latency, with their share of the requests."""
@@ -50,8 +50,9 @@ class Service(Struct, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "rate", requests(self.rate))
-        for name in ("concurrency", "ttft", "tpot"):
-            force_setattr(self, name, LOAD_OPTIONS[name].read(getattr(self, name)))
+        force_setattr(self, "concurrency", LOAD_OPTIONS["concurrency"].read(self.concurrency))
+        for name in ("ttft", "tpot"):
+            force_setattr(self, name, read_time(name, getattr(self, name)))
         if self.rate is not None and self.concurrency is not None:
             raise RooflineError("a service has a rate or requests in flight, not both", options=["rate", "concurrency"])
         force_setattr(self, "quantile", statistic_of(str(self.quantile)))

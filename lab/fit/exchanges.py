@@ -26,7 +26,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Fit
 from roofline.timing.calibration_files import parse_document, render
 from roofline.timing.kernels import Row, kernel, kernel_regimes, kernel_time
-from roofline.validate.fit.constants import percentiles, summarise
+from roofline.validate.fit.calibrate import percentiles, summarise
 from roofline.validate.fit.posterior import mode
 
 SOURCE = (

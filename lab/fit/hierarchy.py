@@ -1,7 +1,7 @@
 """Fit all calibrations together: by kind of kernel and format, device, engine and version, with partial pooling.
 
 One physical form a kind; its constants form a tree, fitted from the root down. Every node is fitted to the rows below
-it, with a prior around the constants of its parent (`roofline.validate.fit.constants`):
+it, with a prior around the constants of its parent (`roofline.validate.fit.calibrate`):
 
     all                     every engine on every device
       engine                its newest versions on every device (collectives: the devices with a kind of link)
@@ -44,20 +44,19 @@ from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.timing.kernels.formats import TRITON
 from roofline.timing.kernels.moe import MARLIN
-from roofline.validate.fit.calibrate import sample
-from roofline.validate.fit.constants import (
+from roofline.validate.fit.calibrate import (
     PRIOR_WIDTH,
     constants_of,
     default_start,
     fit_rows,
     log_errors,
     ranges,
+    sample,
     summarise,
 )
 from roofline.validate.fit.search import Start, every_parameter, search
-from roofline.validate.tables.implausible import believable
+from roofline.validate.tables.implausible import as_computed, believable
 from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, joined
-from roofline.validate.tables.weight_only import as_computed
 
 GRAPHED, HOSTED = Collector(), Collector(hosted=True)
 """The harnesses of tables with CUDA graphs, and of those that a fit gives host time, too."""

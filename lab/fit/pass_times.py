@@ -20,7 +20,6 @@ from roofline import Analysis, analyze
 from roofline.scenario.generation import NODES, WEIGHTS
 from roofline.specs.engine import Engine
 from roofline.validate.score.end_to_end import Case
-from roofline.validate.tables.published import Quantity
 
 Array = NDArray[np.float64]
 
@@ -63,12 +62,12 @@ def passes_of(case: Case) -> list[Passes]:
     found = []
     for scenario, times in case.parts:
         batch, run = float(scenario.batch), scenario.changed(engine=case.engine)
-        if case.quantity is not Quantity.TPOT:
+        if case.quantity != "tpot":
             found.append(Passes("prefill", analyze(run), np.full(1, float(times)), batch))
-        if case.quantity is not Quantity.TTFT:
+        if case.quantity != "ttft":
             steps = scenario.generate - 1
             contexts = np.maximum(np.round(scenario.first_cached + (steps - 1) / 2 + steps / 2 * NODES), 0)
-            share = times * WEIGHTS / 2 * (steps if case.quantity is Quantity.TOTAL else 1.0)
+            share = times * WEIGHTS / 2 * (steps if case.quantity == "total" else 1.0)
             found.append(Passes("decode", analyze(run.changed(context=contexts)), share, batch))
     return found
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Calibration, Fit, Source
-from roofline.validate.fit.calibrate import SAMPLE, describe, sample, start_of
-from roofline.validate.fit.constants import MIN_ROWS, fit_rows
+from roofline.validate.fit.calibrate import MIN_ROWS, SAMPLE, describe, fit_rows, sample, start_of
 from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.rows import Measurements, by_op
 

@@ -41,9 +41,8 @@ from roofline.timing.chains import families, load_calibration, product_line
 from roofline.timing.intervals.levels import FILE
 from roofline.timing.kernels.gated_delta_rule import FUSED
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import describe
-from roofline.validate.fit.constants import MIN_ROWS, constants_of, log_errors
-from roofline.validate.tables.rows import Measurements, origin, read_measurements
+from roofline.validate.fit.calibrate import MIN_ROWS, constants_of, describe, log_errors
+from roofline.validate.tables.rows import Measurements, origin
 
 ARCHITECTURE_SPECIFIC = {("gated_delta_rule", FUSED)}
 """Kernels of one architecture, kept out of the pooled calibration."""
@@ -66,7 +65,7 @@ def hierarchical(folders: Sequence[Path], output: Path, source: Source) -> Itera
         levels = components(list(crossings(data, found, pool.map)))
     software = {key: _software(table) for key, table in data.tables.items()}
     measured = dict.fromkeys(name for table in data.tables.values() for name, _ in table)
-    files, grouped, fitted = shelved(found), _members(measured), {op for op, _ in data.tables}
+    files, grouped, fitted = shelved(found), _members(measured), set(data.tables)
     for family in grouped:
         files.setdefault((family, ""), {}).setdefault("", {})
     for (place, engine), versions in sorted(files.items()):
@@ -142,7 +141,7 @@ def kept(folder: Path, source: Source) -> Iterator[Calibration]:
     members: dict[str, list[Member]] = {}
     for file in load_row_files(folder):
         if file.provenance.fitted:
-            members.setdefault(file.hardware.family, []).append((file.hardware, read_measurements(Path(file.where))))
+            members.setdefault(file.hardware.family, []).append((file.hardware, list(file.parts)))
     for name, own in members.items():
         yield fit_shared(name, own, source=_with_software(source, own), free=True)
 
@@ -184,15 +183,15 @@ def _with_software(source: Source, members: Sequence[Member]) -> Source:
     return replace(source, software=software)
 
 
-def of_others(path: Path, fitted: Collection[str]) -> dict[str, dict[Key, Fit]]:
-    """Those fits of a file, by version, that are from other measurements, of ops that were not `fitted`."""
+def of_others(path: Path, fitted: Collection[Key]) -> dict[str, dict[Key, Fit]]:
+    """Those fits of a file, by version, that are from other measurements, of kernels (op and format) not `fitted`."""
     if not path.is_file():
         return {}
     there = parse_document(read_mapping(path), str(path))
     return {
         version: others
         for version, fits in {"": there.calibration.fits, **there.versions}.items()
-        if (others := {key: fit for key, fit in fits.items() if fit.source and key[0] not in fitted})
+        if (others := {key: fit for key, fit in fits.items() if fit.source and key not in fitted})
     }
 
 

@@ -156,7 +156,7 @@ class Collector(Harness):
     def rows(self, part: Measurements) -> Collected:
         """The rows of a table as they were timed."""
         beside = {name: part.numbers(name, usual) for name, usual in BESIDE.items() if name in part.frame}
-        found = Collected(**asdict(super().rows(part)), alone=~np.isin(part.cache, CACHES), beside=beside)
+        found = Collected(**asdict(super().rows(part)), alone=~np.isin(part.texts("cache"), CACHES), beside=beside)
         if part.op != "moe":
             return found
         routing = part.frame["routing"].to_numpy(dtype=object) if "routing" in part.frame else "balanced"

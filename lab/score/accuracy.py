@@ -26,8 +26,7 @@ from lab.tables.public import read
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration
 from roofline.timing.chains import families
-from roofline.validate.fit.calibrate import fit
-from roofline.validate.fit.constants import hold_out
+from roofline.validate.fit.calibrate import fit, hold_out
 from roofline.validate.score.errors import Group
 from roofline.validate.score.kernels import Scored, predict, summarise
 from roofline.validate.tables.rows import Measurements, by_op, headline

@@ -34,7 +34,7 @@ from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.scheduler import MIXED, Scheduler
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import NODE, numbers, profile_of, scheduler_of
+from roofline.validate.tables.harness import numbers, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
@@ -106,6 +106,9 @@ def layout(line: Line, model: Model) -> Parallelism:
     return Parallelism(tensor=tensor, data=ranks, expert=expert if model.experts else 1, pipeline=pp)
 
 
+NODE = 8
+"""Devices of a node, of which most rows have one."""
+
 WORKER = 8
 """Devices of a decode worker of TensorRT-LLM in the rows of several nodes."""
 
@@ -160,11 +163,11 @@ def constant_profile(name: str, precision: Precision) -> Engine:
     return replace(engine, also=also, fusions=tuple(each for each in engine.fusions if each != "quantization"))
 
 
-def constant_scheduler(policy: Scheduler, scenario: Scenario, load: Load, concurrency: int, version: str) -> Scheduler:
+def constant_scheduler(policy: Scheduler, scenario: Scenario, load: Load, version: str) -> Scheduler:
     """The engine's policy, with the budget that a benchmark of constant lengths sets."""
     engine, prompt = scenario.profile.name, int(load.prompts.mean) + MARGIN
     if engine == "tensorrt-llm":
-        return replace(policy, tokens=prompt + max(1, round(concurrency / scenario.settings.parallel.data)))
+        return replace(policy, tokens=prompt + max(1, round((load.concurrency or 0) / scenario.settings.parallel.data)))
     if engine == "sglang":
         order = MIXED if numbers(version) >= MIXED_CHUNKS else policy.order
         return replace(policy, tokens=prompt, drafted=0, order=order)
@@ -194,25 +197,27 @@ def to_case(line: Line) -> ServingCase:
             wide(apart, model),
             "more devices than a node: prefill and decode apart, decode with wide EP",
         )
-    concurrency, load = _load(line, parallel)
+    load = _load(line, parallel)
     precision = formats(line, model, hardware, engine)
     drawn = load.prompts.varies
-    profile = profile_of(engine, precision) if drawn else constant_profile(engine, precision)
+    profile = (
+        profile_of(engine, precision, hardware, model, parallel.data) if drawn else constant_profile(engine, precision)
+    )
     scenario = Scenario(model, hardware, precision=precision, settings=Settings(parallel=parallel), engine=profile)
     backend, version = cells["backend"].strip().lower(), cells["backend_version"].strip()
     if model.name == "deepseek-r1" and (backend, version) in MTP:
         scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))
         assumed = "speculative decoding with MTP, which no column states"
     schedules = scheduler_of if drawn else constant_scheduler
-    scheduler = schedules(profile.scheduler, scenario, load, concurrency, version)
+    scheduler = schedules(profile.scheduler, scenario, load, version)
     scenario = scenario.changed(engine=replace(profile, scheduler=scheduler))
     ttft, tpot = _milliseconds(line, "silicon_ttft_ms"), _milliseconds(line, "silicon_tpot_ms")
     decode = decode_workers(scenario, load, apart) if apart else None
     return DecodeApart(line, scenario, load, scheduler, ttft, tpot, assumed, decode=decode)
 
 
-def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
-    """The requests in flight of the replica, and its load.
+def _load(line: Line, parallel: Parallelism) -> Load:
+    """The load of the replica.
 
     `batch_size` is of one replica of attention: with fewer in all replicas than stated, there are several deployments.
     """
@@ -229,14 +234,12 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
         raise Unmapped("the concurrency is not stated")
     if (prompt, output) in INFERENCEX:
         prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
-        return concurrency, Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
+        return Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
     backend = line.cells["backend"].strip().lower()
     ramp = 0.0 if backend == "sglang" else min(RAMP, RAMPS / concurrency)
     cached = backend == "vllm" and prompt % THOUSAND == 0
     hits = max(1 - PROMPTS / (ROUNDS * concurrency), 0.0) if cached else 0.0
-    return concurrency, Load(
-        prompt=prompt, generate=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp, hits=hits
-    )
+    return Load(prompt=prompt, generate=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp, hits=hits)
 
 
 def _milliseconds(line: Line, name: str) -> float | None:

@@ -159,6 +159,6 @@ def _called(frame: pd.DataFrame, op: str) -> pd.Series[float]:
 
 def is_ungraphed(part: Measurements) -> bool:
     """Whether the rows were timed without CUDA graphs."""
-    if "graph" not in part.frame or np.isin(part.cache, CACHES).any():
+    if "graph" not in part.frame or np.isin(part.texts("cache"), CACHES).any():
         return False
     return bool(np.all(part.numbers("graph", 1.0) == 0.0))

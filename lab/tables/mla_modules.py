@@ -49,7 +49,7 @@ def mla_decode_rows(part: Measurements) -> Measurements | None:
     """Rows of the kernel `mla_decode` from those of modules and layers, others as they are; None where none is left."""
     if part.op == "mla_decode_module":
         return _of_modules(part)
-    if part.op != "mla_decode" or "software" not in part.frame or np.isin(part.cache, CACHES).any():
+    if part.op != "mla_decode" or "software" not in part.frame or np.isin(part.texts("cache"), CACHES).any():
         return part
     layers = ran(part.frame["software"], Releases("vllm")).to_numpy()
     if not layers.any():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.reports.output.blocks import Block
-from roofline.reports.output.export import csv_text
+from roofline.reports.output.cells import Column, csv_of, table_of
 
 TITLES = {
     "rows": "rows",
@@ -17,46 +17,32 @@ TITLES = {
     "bound_mape": "roofline MAPE",
     "interval_coverage": "in interval",
 }
-FIGURES = tuple(TITLES)
 
 
-def _keys(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the rows are grouped by."""
-    return tuple(name for name in document["groups"][0] if name not in FIGURES)
-
-
-def _figures(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The figures of a group: a load has no bound."""
-    return tuple(name for name in FIGURES if name in document["groups"][0])
+def _columns(document: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What the rows are grouped by, and the figures of a group: a load has no bound."""
+    first = document["groups"][0]
+    return [name for name in first if name not in TITLES], [name for name in TITLES if name in first]
 
 
 def as_csv(document: Mapping[str, Any]) -> str:
     """One row per group, errors as fractions."""
-    columns = (*_keys(document), *_figures(document))
-    return csv_text(columns, ([group[name] for name in columns] for group in document["groups"]))
+    keys, figures = _columns(document)
+    return csv_of([*keys, *figures], document["groups"])
 
 
 def accuracy_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """A table of the groups, and for whole models the rows that were not scored and the assumptions."""
-    left, header, rows = _table(document)
-    explanation = "Errors of predicted over measured time; the interval should hold 80% of the measurements."
-    return [Block(header=header, rows=rows, left=left), Block(lines=[explanation, *_unscored(document)])]
-
-
-def _table(document: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[list[str]]]:
-    """Number of key columns, header and rows; only the keys that groups differ by; of whole models their total."""
-    keys, groups, figures = _keys(document), list(document["groups"]), _figures(document)
-    keys = tuple(key for key in keys if any(group[key] != "all" for group in groups)) or keys[:1]
+    """A table of the groups by the keys that they differ by, and their total; what was not scored, and assumptions."""
+    (keys, figures), groups = _columns(document), list(document["groups"])
+    keys = [key for key in keys if any(group[key] != "all" for group in groups)] or keys[:1]
     totals = document.get("totals") or ([document["total"]] if "total" in document else [])
     groups += totals if len(groups) > len(totals) else []
-    rows = [
-        [*(str(group[name]) for name in keys), *(_figure(name, group[name]) for name in figures)] for group in groups
-    ]
-    return len(keys), (*keys, *(TITLES[name] for name in figures)), rows
-
-
-def _figure(name: str, value: float) -> str:
-    return f"{value:,}" if name == "rows" else f"{value:+.1%}" if name == "bias" else f"{value:.1%}"
+    forms = {"rows": ",", "bias": "+.1%"}
+    columns = [Column(key, key, str) for key in keys]
+    columns += [Column(TITLES[name], name, forms.get(name, ".1%")) for name in figures]
+    explanation = "Errors of predicted over measured time; the interval should hold 80% of the measurements."
+    shown = Block("", (), *table_of(columns, groups), left=len(keys))
+    return [shown, Block(lines=[explanation, *_unscored(document)])]
 
 
 def _unscored(document: Mapping[str, Any]) -> list[str]:

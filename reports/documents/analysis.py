@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Any
 
 from msgspec import Struct
@@ -19,8 +20,10 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
-from roofline.reports.output import export
+from roofline.reports.documents import summary
 from roofline.reports.output.blocks import Block, Document, Face, finite, picked
+from roofline.reports.output.cells import csv_of
+from roofline.reports.output.export import escape, markdown_table, printable
 from roofline.reports.output.terminal import table
 from roofline.scenario import cost
 from roofline.scenario.memory import hardware_name, memory_is_static
@@ -29,7 +32,6 @@ from roofline.scenario.phase import Expectation, OpFigures, Phase
 from roofline.scenario.scenario import Scenario
 from roofline.specs.precision import parse_precision
 from roofline.specs.reserve import MEMORY_READINGS, STATIC
-from roofline.specs.weight_files.stored import Stored
 from roofline.specs.written import to_spec
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
@@ -55,7 +57,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
         },
         "techniques": list(analysis.scenario.techniques),
         "phases": {
-            name: phase_document(phase, analysis.times_are_expected)
+            name: _phase(phase, analysis.times_are_expected)
             for name in phases
             if (phase := getattr(analysis, name)) is not None
         },
@@ -68,11 +70,11 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             "tokens_per_iteration": analysis.tokens_per_iteration,
             "acceptance_source": None if speculation is None else speculation.measured or "given",
             **rates_document(analysis),
-            **(generation_expectation(analysis) if analysis.times_are_expected else {}),
+            **_expected_times(analysis),
         },
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
-        "unsupported": list(unsupported(analysis.scenario)),
+        "unsupported": list(map(str, unsupported(analysis.scenario))),
         "notes": [*notes(analysis), *([] if served is None else [served])],
     }
 
@@ -150,8 +152,10 @@ def _read(analysis: Analysis, name: str, key: str | None = None) -> dict[str, An
     return {key: plain["bound"], f"expected_{key}": None if expected["mid"] is None else expected}
 
 
-def generation_expectation(analysis: Analysis) -> dict[str, Any]:
-    """Expected times of a generation; `expected_time_s` is the total."""
+def _expected_times(analysis: Analysis) -> dict[str, Any]:
+    """Expected times of a generation, if there are any; `expected_time_s` is the total."""
+    if not analysis.times_are_expected:
+        return {}
     expected = analysis.expected
     phase = analysis.prefill if analysis.decode is None else analysis.decode
     return {
@@ -190,32 +194,29 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def phase_document(phase: Phase, expected: bool = True) -> dict[str, Any]:
+def _phase(phase: Phase, expected: bool) -> dict[str, Any]:
     """One phase: totals, then figures per instance of every operator, with expected times if `expected`.
 
     Work (FLOPs, bytes) is that of one device, times are those of the whole phase: in a pipeline a device waits while
     others run. So times sum over `count` instances, and work over `count * busy`.
     """
     expectations: tuple[Expectation | None, ...] = phase.expected_ops if expected else (None,) * len(phase.ops)
+    times = {}
+    if expected:
+        times = {
+            "expected_time_s": interval(phase.expected),
+            "host_time_s": phase.host_time,
+            **picked(phase.basis, "basis", "source"),
+            "share_outside_fitted_range": phase.basis.outside,
+        }
     return {
         "flops": number(phase.flops),
         "bytes": number(phase.bytes),
         "link_bytes": number(phase.link_bytes),
         "bound": str(phase.bound),
         "bound_time_s": phase.bound_time,
-        **(phase_expectation(phase) if expected else {}),
-        "ops": [op_document(op, expectation) for op, expectation in zip(phase.ops, expectations, strict=True)],
-    }
-
-
-def phase_expectation(phase: Phase) -> dict[str, Any]:
-    """The expected time of a phase, its main basis, and the share of time outside the fitted ranges."""
-    basis = phase.basis
-    return {
-        "expected_time_s": interval(phase.expected),
-        "host_time_s": phase.host_time,
-        **picked(basis, "basis", "source"),
-        "share_outside_fitted_range": basis.outside,
+        **times,
+        "ops": [_op(op, expectation) for op, expectation in zip(phase.ops, expectations, strict=True)],
     }
 
 
@@ -225,11 +226,15 @@ WORK = (
 """FLOPs and bytes of an operator: names of its figures and keys of its document."""
 
 
-def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
+def _op(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
     """One operator: figures per instance, and how many instances a phase takes in a row.
 
     `busy` is the fraction of the instances that one device runs: below 1 for pipeline parallelism.
     """
+    expected = {}
+    if expectation is not None:
+        calibrated = picked(expectation, "basis", "source")
+        expected = {"expected_time_s": interval(expectation.time), **calibrated, "in_fitted_range": expectation.inside}
     return {
         **picked(op, "name", "kind", "section", "count", "busy", "arithmetic"),
         **{name: number(getattr(op, name)) for name in WORK},
@@ -237,7 +242,7 @@ def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any
         "attainable_flops_per_s": op.attainable,
         "bound": str(op.bound),
         "bound_time_s": op.bound_time,
-        **({} if expectation is None else _op_expectation(expectation)),
+        **expected,
         "share": op.share,
         "tensors": [
             {**finite(picked(tensor, "name", "role", "shape", "format")), "bytes": number(tensor.bytes)}
@@ -246,20 +251,23 @@ def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any
     }
 
 
-def _op_expectation(expectation: Expectation) -> dict[str, Any]:
-    """The expected time of an operator and its calibration."""
-    time, calibration = {"expected_time_s": interval(expectation.time)}, picked(expectation, "basis", "source")
-    return {**time, **calibration, "in_fitted_range": expectation.inside}
-
-
 def number(value: float) -> float:
     """`value` as an integer if it is whole."""
     return int(value) if float(value).is_integer() else float(value)
 
 
 def model_document(model: Model) -> dict[str, Any]:
-    """A model's spec with its parameter counts and cache sizes."""
-    formats = parse_precision("bf16")
+    """A model's spec with its parameter counts and cache sizes, and its files: bytes by format, bits with scales."""
+    formats, stored = parse_precision("bf16"), {}
+    if (files := model.stored) is not None:
+        held = {"/".join(names): share for names, share in files.components.items() if share.elements}
+        stored["checkpoint"] = {
+            "files": files.files,
+            "file_bytes": files.size,
+            "header_bytes": files.header,
+            "tensor_bytes": {format: share.bytes for format, share in files.formats.items()},
+            "bits": {name: round(8 * share.bytes / share.elements, 4) for name, share in held.items()},
+        }
     return {
         **to_spec(model),
         "title": model.title,
@@ -268,37 +276,25 @@ def model_document(model: Model) -> dict[str, Any]:
         "active_parameters": active_parameters(model),
         "kv_bytes_per_token": number(kv_bytes_per_token(model, formats)),
         "state_bytes_per_sequence": number(state_bytes_per_sequence(model, formats)),
-        **({} if model.stored is None else {"checkpoint": _stored_document(model.stored)}),
-    }
-
-
-def _stored_document(stored: Stored) -> dict[str, Any]:
-    """The files of a checkpoint: bytes by format, and bits an element by component, scales included."""
-    held = {"/".join(names): share for names, share in stored.components.items() if share.elements}
-    return {
-        "files": stored.files,
-        "file_bytes": stored.size,
-        "header_bytes": stored.header,
-        "tensor_bytes": {format: share.bytes for format, share in stored.formats.items()},
-        "bits": {name: round(8 * share.bytes / share.elements, 4) for name, share in held.items()},
+        **stored,
     }
 
 
 def hardware_document(hardware: Hardware) -> dict[str, Any]:
     """A hardware spec in base units (bytes, byte/s, FLOP/s, W)."""
-    document = {field.name: _plain(getattr(hardware, field.name)) for field in fields(hardware)}
-    return {key: value for key, value in document.items() if value is not None and value != {}}
+    return {key: value for key, value in _plain(hardware).items() if value != {}}
 
 
 def _plain(value: Any) -> Any:
+    """A part of a spec for JSON, without what a struct does not have; whole numbers are integers."""
+    if isinstance(value, Struct):
+        entries = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {key: entry for key, entry in entries.items() if entry is not None}
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
-    if isinstance(value, Struct):
-        entries = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return {key: entry for key, entry in entries.items() if entry is not None}
-    if hasattr(value, "isoformat"):
+    if isinstance(value, date):
         return value.isoformat()
     return number(value) if isinstance(value, float) else value
 
@@ -308,29 +304,36 @@ OP_COLUMNS = (
     *("activation_bytes", "kv_bytes", "state_bytes", "upcast_flops", "intensity", "ridge"),
     *("attainable_flops_per_s", "bound", "bound_time_s", "share"),
 )
-EXPECTED_COLUMNS = ("expected_time_low_s", "expected_time_mid_s", "expected_time_high_s", "basis")
+ENDS = ("low", "mid", "high")
+
+
+def _op_rows(document: Document) -> list[dict[str, Any]]:
+    """The operators of all phases, without their tensors."""
+    return [
+        {"phase": name, **{key: value for key, value in op.items() if key != "tensors"}}
+        for name, phase in document["phases"].items()
+        for op in phase["ops"]
+    ]
 
 
 def as_csv(document: Document) -> str:
     """The operators of every phase of an analysis as CSV, one row each, in base units."""
-    rows = []
-    for phase, content in document["phases"].items():
-        for op in content["ops"]:
-            row = (document["model"], document["hardware"], phase, *(op[column] for column in OP_COLUMNS))
-            expected = op.get("expected_time_s", {})
-            times = (*(expected.get(end, "") for end in ("low", "mid", "high")), op.get("basis", ""))
-            rows.append((*row, *times))
-    return export.csv_text(("model", "hardware", "phase", *OP_COLUMNS, *EXPECTED_COLUMNS), rows)
+    bound = {"expected_time_s": dict.fromkeys(ENDS, ""), "basis": ""}
+    rows = [{**bound, **op, "model": document["model"], "hardware": document["hardware"]} for op in _op_rows(document)]
+    times = {f"expected_time_{end}_s": f"expected_time_s.{end}" for end in ENDS}
+    return csv_of(
+        {**{key: key for key in ("model", "hardware", "phase", *OP_COLUMNS)}, **times, "basis": "basis"}, rows
+    )
 
 
 def as_markdown(document: Document) -> str:
     """The analysis as Markdown: a summary, then one table per phase."""
-    parts = [f"# {export.escape(document['model'])} on {export.escape(document['hardware'])}", ""]
-    parts += [f"- {export.escape(line)}" for line in export.summary_lines(document)] + [""]
+    parts = [f"# {escape(document['model'])} on {escape(document['hardware'])}", ""]
+    parts += [f"- {escape(line)}" for line in summary.summary_lines(document)] + [""]
     for name, phase in document["phases"].items():
-        parts += [f"## {name.capitalize()}", "", export.escape(export.phase_line(phase)), ""]
-        header, rows = export.op_rows(phase)
-        parts += [*export.markdown_table(header, rows), ""]
+        parts += [f"## {name.capitalize()}", "", escape(summary.phase_line(phase)), ""]
+        header, rows = summary.op_rows(phase)
+        parts += [*markdown_table(header, rows), ""]
     return "\n".join(parts)
 
 
@@ -339,44 +342,37 @@ def parts(document: Document, ops: bool = True, verbose: bool = True) -> list[An
 
     `verbose` adds where the figures come from.
     """
-    title = Text(export.printable(f"{document['model']} on {document['hardware']}"), style="bold")
-    lines = export.summary_lines(document, verbose)
-    drawn: list[Any] = [title, *(Text(export.printable(line)) for line in lines)]
+    title = Text(printable(f"{document['model']} on {document['hardware']}"), style="bold")
+    lines = summary.summary_lines(document, verbose)
+    drawn: list[Any] = [title, *(Text(printable(line)) for line in lines)]
     if not ops:
         drawn += [Text(f"{name}: {_limit(phase)}") for name, phase in document["phases"].items()]
         return [*drawn, Text("--ops lists the operators", "dim")]
     drawn.append(Text())
     for name, phase in document["phases"].items():
-        header, rows = export.op_rows(phase)
-        drawn.append(table(header, rows, title=f"{name.capitalize()}: {export.phase_line(phase)}"))
+        header, rows = summary.op_rows(phase)
+        drawn.append(table(header, rows, title=f"{name.capitalize()}: {summary.phase_line(phase)}"))
     drawn.append(Text("FLOP, bytes and times per instance; share of the phase's bound time for all instances.", "dim"))
     return drawn
 
 
 def _analysis_blocks(document: Document) -> Iterator[Block]:
     """A summary, then a table of the operators of each phase."""
-    yield Block(f"{document['model']} on {document['hardware']}", export.summary_lines(document))
+    yield Block(f"{document['model']} on {document['hardware']}", summary.summary_lines(document))
     for name, phase in document["phases"].items():
-        yield Block(name.capitalize(), export.phase_line(phase).split("\n"), *export.op_rows(phase))
-
-
-def _analysis_rows(document: Document) -> list[Document]:
-    return [
-        {"phase": name, **{key: value for key, value in op.items() if key != "tensors"}}
-        for name, phase in document["phases"].items()
-        for op in phase["ops"]
-    ]
+        yield Block(name.capitalize(), summary.phase_line(phase).split("\n"), *summary.op_rows(phase))
 
 
 def _analysis_lines(document: Document) -> Iterator[str]:
     devices = document["parallelism"]["devices"]
     where = document["hardware"] if devices == 1 else f"{devices} {document['hardware']}"
     yield f"{document['model']} on {where}, {document['scenario']['engine']}"
-    yield export.workload_line(document)
-    yield export.memory_line(document["memory"])
-    yield export.times_lines(document)[:2][-1]  # expected, or else at the bound
+    yield summary.workload_line(document)
+    memory, *fitting = summary.memory_lines(document["memory"])
+    yield memory
+    yield summary.times_lines(document)[:2][-1]  # expected, or else at the bound
     yield "; ".join(f"{name}: {_limit(phase)}" for name, phase in document["phases"].items())
-    yield from export.fitting_lines(document["memory"])
+    yield from fitting
     yield from (f"note: {note}" for note in document["notes"])
 
 
@@ -386,4 +382,4 @@ def _limit(phase: Document) -> str:
     return f"mostly {phase['bound']}-bound, {longest['name']} takes {longest['share']:.0%}"
 
 
-ANALYSIS = Face(analysis_document, _analysis_blocks, _analysis_rows, _analysis_lines)
+ANALYSIS = Face(analysis_document, _analysis_blocks, _op_rows, _analysis_lines)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
 from rich.text import Text
 
 from roofline.reports.output.blocks import picked
+from roofline.reports.output.cells import Column, table_of
 from roofline.reports.output.terminal import table
 from roofline.techniques import Technique, find_technique
 from roofline.techniques import techniques as every
@@ -44,9 +45,14 @@ def parts(documents: Sequence[Mapping[str, Any]], alone: bool) -> list[Any]:
     """The output of `roofline techniques`: a table, or one technique in full."""
     if alone:
         return [part for document in documents for part in _card(document)]
-    rows = [[entry["name"], entry["level"], entry["price"], entry["effect"]] for entry in documents]
     hint = "Apply one with --with NAME[:key=value,...]; details: `roofline techniques NAME`."
-    return [table(("technique", "level", "price", "effect"), rows, left=4), Text(hint, "dim")]
+    return [_table(documents, technique="name", level="level", price="price", effect="effect"), Text(hint, "dim")]
+
+
+def _table(rows: Iterable[Mapping[str, Any]], **keys: str) -> Any:
+    """A table of texts with the keys of its columns by title, in which an underscore is a blank."""
+    columns = [Column(title.replace("_", " "), key, str) for title, key in keys.items()]
+    return table(*table_of(columns, rows), left=len(columns))
 
 
 def _card(document: Mapping[str, Any]) -> list[Any]:
@@ -61,14 +67,11 @@ def _card(document: Mapping[str, Any]) -> list[Any]:
         rows.append(["covers", ", ".join(document["covers"])])
     drawn: list[Any] = [table((document["name"], ""), rows, left=2)]
     if document["parameters"]:
-        parameters = [
-            [entry["name"], "-" if entry["default"] is None else str(entry["default"]), _range(entry), entry["meaning"]]
-            for entry in document["parameters"]
-        ]
-        drawn.append(table(("parameter", "default", "range", "meaning"), parameters, left=4))
+        parameters = [{**entry, "range": _range(entry)} for entry in document["parameters"]]
+        drawn.append(_table(parameters, parameter="name", default="default", range="range", meaning="meaning"))
     if document["published"]:
-        figures = [[entry["effect"], entry["conditions"], entry["source"]] for entry in document["published"]]
-        drawn.append(table(("published effect", "conditions", "source"), figures, left=3))
+        keys = {"published_effect": "effect", "conditions": "conditions", "source": "source"}
+        drawn.append(_table(document["published"], **keys))
     return drawn
 
 

@@ -12,17 +12,14 @@ from typing import Any
 
 from rich.text import Text
 
-from roofline.reports.output.export import csv_text, escape, markdown_table
+from roofline.reports.output.cells import Column, Form, csv_of, table_of
+from roofline.reports.output.export import escape, markdown_table
 from roofline.reports.output.terminal import table
 
 FIELDS = (
     *("id", "group", "metric", "conditions", "unit", "published", "bound", "low", "mid", "high", "error"),
     *("bound_error", "inside", "source", "note", "faster_than_bound"),
 )
-HEADER = ("anchor", "metric", "published", "bound", "low", "mid", "high", "error", "at bound", "inside")
-SUMMARY_HEADER = ("source", "metric", "anchors", "median", "median abs", "mean abs", "at bound", "inside")
-MOVED_HEADER = ("anchor", "figure", "published", "old", "new", "change", "error before", "error after")
-KERNEL_HEADER = ("op", "format", "kernel", "caches", "rows", "median abs", "mean abs", "bias", "at bound", "inside")
 KERNEL_READING = (
     "Errors are predicted over measured time, minus one. Bias: the mean error; negative means too fast. Inside: the"
     " share of rows in the 80% interval."
@@ -42,7 +39,7 @@ SHOWN, FOLDED = 20, 100
 
 def as_csv(document: Mapping[str, Any]) -> str:
     """One row per anchor, figures in its unit, errors as fractions; measured kernels are not included."""
-    return csv_text(FIELDS, ([row[name] for name in FIELDS] for row in document["anchors"]))
+    return csv_of(FIELDS, document["anchors"])
 
 
 def as_markdown(document: Mapping[str, Any]) -> str:
@@ -54,39 +51,37 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     if document["moved"]:
         lines += _moved_part(document)
     totals = [row for row in document["summary"] if row["group"] == "all sources"]
-    lines += [*markdown_table(SUMMARY_HEADER[1:], (row[1:] for row in _summary_cells(totals))), "", READING, ""]
+    lines += [*markdown_table(*table_of(SUMMARY[1:], totals)), "", READING, ""]
     lines += [escape(kernels_line(file)) + "\n" for file in document["kernels"]]
     return _fitted(_quiet("\n".join(lines)), [(title, _quiet(part)) for title, part in _sections(document)])
 
 
 def summary_markdown(document: Mapping[str, Any]) -> str:
     """A table of errors by source and metric, its legend, and one line per file of measured kernels."""
-    lines = [*markdown_table(SUMMARY_HEADER, _summary_cells(document["summary"])), "", READING, ""]
+    lines = [*markdown_table(*table_of(SUMMARY, document["summary"])), "", READING, ""]
     return _quiet("\n".join([*lines, *(escape(kernels_line(file)) + "\n" for file in document["kernels"])]))
 
 
 def _moved_part(document: Mapping[str, Any]) -> list[str]:
     """The moved predictions, largest change of error first; a long list is folded after `SHOWN` rows."""
-    moved = sorted(document["moved"], key=_weight, reverse=True)
-    rows = _moved_cells(moved)
-    closer = [row for row in moved if _both(row) and abs(row["error_after"]) < abs(row["error_before"])]
-    farther = [row for row in moved if _both(row) and abs(row["error_after"]) > abs(row["error_before"])]
-    lines = [*markdown_table(MOVED_HEADER, rows[:SHOWN]), ""]
+
+    def both(row: Mapping[str, Any]) -> bool:
+        return row["error_before"] is not None and row["error_after"] is not None
+
+    def weight(row: Mapping[str, Any]) -> float:  # those that were added or removed come first
+        return abs(row["error_after"] - row["error_before"]) if both(row) else math.inf
+
+    moved = sorted(document["moved"], key=weight, reverse=True)
+    header, rows = table_of(MOVED, map(_moved, moved))
+    nearer = [abs(row["error_before"]) - abs(row["error_after"]) for row in moved if both(row)]
+    closer, farther = sum(change > 0 for change in nearer), sum(change < 0 for change in nearer)
+    lines = [*markdown_table(header, rows[:SHOWN]), ""]
     if len(rows) > SHOWN:
-        folded = markdown_table(MOVED_HEADER, rows[SHOWN : SHOWN + FOLDED])
+        folded = markdown_table(header, rows[SHOWN : SHOWN + FOLDED])
         left = len(rows) - SHOWN - FOLDED
         more = ["", f"The JSON document has {left} more."] if left > 0 else []
         lines += [_details(f"{len(rows) - SHOWN} more", "\n".join([*folded, *more])), ""]
-    return [*lines, f"{len(closer)} moved closer to the published or measured figure, {len(farther)} moved away.", ""]
-
-
-def _both(row: Mapping[str, Any]) -> bool:
-    return row["error_before"] is not None and row["error_after"] is not None
-
-
-def _weight(row: Mapping[str, Any]) -> float:
-    """The change of the error of a moved prediction; infinite if it was added or removed."""
-    return abs(row["error_after"] - row["error_before"]) if _both(row) else math.inf
+    return [*lines, f"{closer} moved closer to the published or measured figure, {farther} moved away.", ""]
 
 
 def _sections(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -95,14 +90,14 @@ def _sections(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     Kernels that constants were fitted to are no test; the head has one line on them.
     """
     by_source = [row for row in document["summary"] if row["group"] != "all sources"]
-    found = [("Errors by source", "\n".join(markdown_table(SUMMARY_HEADER, _summary_cells(by_source))))]
+    found = [("Errors by source", "\n".join(markdown_table(*table_of(SUMMARY, by_source))))]
     for group, rows in _groups(document):
-        content = [*markdown_table(_PAGE_HEADER, map(_page_row, rows)), "", *_remarks(rows)]
+        content = [*markdown_table(*table_of(FOLDED_ANCHORS, map(_anchor, rows))), "", *_remarks(rows)]
         found.append((f"{group}: {_signed_line(rows)}", "\n".join(content)))
     for file in (file for file in document["kernels"] if not file["fitted"]):
-        content = [KERNEL_READING, "", *markdown_table(KERNEL_HEADER, map(_kernel_row, file["groups"])), ""]
-        title = f"Measured: {file['title']}: {file['rows']} kernels"
-        found.append((title, "\n".join([*content, *_provenance(file)])))
+        content = [KERNEL_READING, "", *markdown_table(*table_of(KERNELS, file["groups"])), ""]
+        content += [f"- {name.capitalize()}: {escape(str(file[name]))}" for name in PROVENANCE]
+        found.append((f"Measured: {file['title']}: {file['rows']} kernels", "\n".join(content)))
     meanings = document["metrics"].items()
     found.append(("Metrics", "\n".join(f"- {escape(name)}: {escape(meaning)}" for name, meaning in meanings)))
     return found
@@ -114,9 +109,7 @@ def _signed_line(rows: Sequence[Mapping[str, Any]]) -> str:
     inside = [row["inside"] for row in rows if row["inside"] is not None]
     share = f", {sum(inside)} of {len(inside)} inside" if inside else ""
     anchors = "1 anchor" if len(rows) == 1 else f"{len(rows)} anchors"
-    return (
-        f"{anchors}, errors {_signed(min(errors))} to {_signed(max(errors))}, median {_signed(median(errors))}{share}"
-    )
+    return f"{anchors}, errors {min(errors):+.1%} to {max(errors):+.1%}, median {median(errors):+.1%}{share}"
 
 
 def _fitted(head: str, sections: Sequence[tuple[str, str]]) -> str:
@@ -151,14 +144,15 @@ def _quiet(text: str) -> str:
 
 def parts(document: Mapping[str, Any]) -> list[Any]:
     """The terminal output: a table per source, the summary, and moved predictions."""
-    shown: list[Any] = [table(HEADER, map(_row, rows), title=group, left=2) for group, rows in _groups(document)]
-    shown += [table(SUMMARY_HEADER, _summary_cells(document["summary"]), title="Summary", left=2), Text(READING, "dim")]
+    shown: list[Any] = [
+        table(*table_of(ANCHORS, map(_anchor, rows)), title=group, left=2) for group, rows in _groups(document)
+    ]
+    shown += [table(*table_of(SUMMARY, document["summary"]), title="Summary", left=2), Text(READING, "dim")]
     for file in document["kernels"]:
-        rows = map(_kernel_row, file["groups"])
-        shown += [table(KERNEL_HEADER, rows, title=f"Measured: {file['title']}", left=4)]
+        shown += [table(*table_of(KERNELS, file["groups"]), title=f"Measured: {file['title']}", left=4)]
         shown += [Text(kernels_line(file)), Text(KERNEL_READING, "dim")]
     if document["moved"]:
-        shown.append(table(MOVED_HEADER, _moved_cells(document["moved"]), title="Moved", left=2))
+        shown.append(table(*table_of(MOVED, map(_moved, document["moved"])), title="Moved", left=2))
     return [*shown, Text(document["verdict"], "bold")]
 
 
@@ -172,86 +166,36 @@ def kernels_line(file: Mapping[str, Any]) -> str:
     )
 
 
-def _kernel_row(row: Mapping[str, Any]) -> list[str]:
-    return [
-        *(row[name] for name in ("op", "format", "kernel", "cache")),
-        f"{row['rows']}",
-        *(_share(row[name]) for name in ("median_absolute_error", "mean_absolute_error")),
-        _signed(row["bias"]),
-        *(_share(row[name]) for name in ("bound_mean_absolute_error", "inside")),
-    ]
-
-
-def _provenance(file: Mapping[str, Any]) -> list[str]:
-    names = ("machine", "software", "command", "date", "revision", "load")
-    return [f"- {name.capitalize()}: {escape(str(file[name]))}" for name in names]
-
-
 def _groups(document: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
     return [(group, list(rows)) for group, rows in groupby(document["anchors"], key=lambda row: str(row["group"]))]
 
 
-def _row(row: Mapping[str, Any]) -> list[str]:
-    low, high = (figure(row[end]) if row["inside"] is not None else "" for end in ("low", "high"))
-    return [row["id"], *_published(row), low, figure(row["mid"]), high, *_errors(row)]
-
-
-_PAGE_HEADER = ("conditions", "metric", "published", "bound", "predicted", "error", "at bound", "inside")
-
-
-def _page_row(row: Mapping[str, Any]) -> list[str]:
-    predicted = figure(row["mid"])
-    if row["inside"] is not None:
-        predicted += f" ({figure(row['low'])} to {figure(row['high'])})"
-    return [row["conditions"], *_published(row), predicted, *_errors(row)]
-
-
-def _published(row: Mapping[str, Any]) -> list[str]:
-    bound = figure(row["bound"]) if row["bound_error"] is not None else ""
-    return [row["metric"], f"{figure(row['published'])} {row['unit']}", bound]
-
-
-def _errors(row: Mapping[str, Any]) -> list[str]:
-    inside = "" if row["inside"] is None else "yes" if row["inside"] else "no"
-    return [_signed(row["error"]), _signed(row["bound_error"]), inside]
+def _anchor(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An anchor with its figures as text, without those that an exact one does not have."""
+    known = {name: figure(row[name]) for name in ("published", "bound", "low", "mid", "high")}
+    if row["bound_error"] is None:
+        known["bound"] = ""
+    told = {**row, **known, "published": f"{known['published']} {row['unit']}", "predicted": known["mid"]}
+    if row["inside"] is None:
+        return {**told, "low": "", "high": "", "within": ""}
+    predicted = f"{known['mid']} ({known['low']} to {known['high']})"
+    return {**told, "predicted": predicted, "within": "yes" if row["inside"] else "no"}
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Sources and notes of a section, each once, then explanations of figures faster than the bound."""
     sources = dict.fromkeys(str(row["source"]) for row in rows)
     notes = dict.fromkeys(str(row["note"]) for row in rows if row["note"])
-    faster = [
-        f"- Faster than the bound, {row['id']}: {row['faster_than_bound']}" for row in rows if row["faster_than_bound"]
-    ]
-    lines = [f"- Source: {source}" for source in sources] + [f"- Note: {note}" for note in notes] + faster
-    return [f"- {escape(line[2:])}" for line in lines]
+    faster = [(row["id"], row["faster_than_bound"]) for row in rows if row["faster_than_bound"]]
+    lines = [*(f"Source: {source}" for source in sources), *(f"Note: {note}" for note in notes)]
+    lines += [f"Faster than the bound, {name}: {why}" for name, why in faster]
+    return [f"- {escape(line)}" for line in lines]
 
 
-def _summary_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    return [
-        [
-            row["group"],
-            row["metric"],
-            f"{row['anchors']}",
-            _signed(row["median_error"]),
-            *(_share(row[name]) for name in ("median_absolute_error", "mean_absolute_error")),
-            *(_share(row[name]) for name in ("bound_mean_absolute_error", "inside")),
-        ]
-        for row in rows
-    ]
-
-
-def _moved_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    return [
-        [
-            row["id"],
-            row["figure"] if row["status"] == "moved" else row["status"],
-            f"{figure(row['published'])} {row['unit'] or ''}".strip(),
-            *(figure(row[name]) for name in ("old", "new")),
-            *(_signed(row[name], 2) for name in ("change", "error_before", "error_after")),
-        ]
-        for row in rows
-    ]
+def _moved(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A moved prediction, of one that was added or removed that it was; figures with their unit."""
+    kind = row["figure"] if row["status"] == "moved" else row["status"]
+    return {**row, "figure": kind, "published": f"{figure(row['published'])} {row['unit'] or ''}".strip()}
 
 
 def figure(value: float | None) -> str:
@@ -262,9 +206,28 @@ def figure(value: float | None) -> str:
     return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:.4g}"
 
 
-def _signed(value: float | None, digits: int = 1) -> str:
-    return "" if value is None else f"{value:+.{digits}%}"
+FORMS: Mapping[str, Form] = {
+    **dict.fromkeys(("error", "bound_error", "median_error", "bias"), "+.1%"),
+    **dict.fromkeys(("median_absolute_error", "mean_absolute_error", "bound_mean_absolute_error", "inside"), ".1%"),
+    **dict.fromkeys(("change", "error_before", "error_after"), "+.2%"),
+    **dict.fromkeys(("old", "new"), figure),
+}
 
 
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
+def _columns(**titles: str) -> tuple[Column, ...]:
+    return tuple(Column(title, key, FORMS.get(key, ""), "") for key, title in titles.items())
+
+
+FIGURES = {"metric": "metric", "published": "published", "bound": "bound"}
+ERRORS = {"error": "error", "bound_error": "at bound", "within": "inside"}
+MEANS = {"median_absolute_error": "median abs", "mean_absolute_error": "mean abs"}
+SHARES = {"bound_mean_absolute_error": "at bound", "inside": "inside"}
+ANCHORS = _columns(id="anchor", **FIGURES, low="low", mid="mid", high="high", **ERRORS)
+FOLDED_ANCHORS = _columns(conditions="conditions", **FIGURES, predicted="predicted", **ERRORS)
+SUMMARY = _columns(group="source", metric="metric", anchors="anchors", median_error="median", **MEANS, **SHARES)
+KERNELS = _columns(
+    op="op", format="format", kernel="kernel", cache="caches", rows="rows", **MEANS, bias="bias", **SHARES
+)
+CHANGES = {"change": "change", "error_before": "error before", "error_after": "error after"}
+MOVED = _columns(id="anchor", figure="figure", published="published", old="old", new="new", **CHANGES)
+PROVENANCE = ("machine", "software", "command", "date", "revision", "load")

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roofline.advisor.choosing.decision import Decision
-from roofline.advisor.choosing.rows import Flip, Row, rival_of
+from roofline.advisor.choosing.rows import Row, rival_of
 from roofline.core.units import seconds
-from roofline.reports.documents.odds import limit, odds_document, sentence, sure
+from roofline.reports.documents.odds import odds_document, sentence, sure
 from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
+from roofline.reports.output.cells import cell
 from roofline.whatif.command_line import serve_command
 from roofline.whatif.odds import borrowed_acceptance
 
@@ -47,7 +49,7 @@ def decision_document(found: Decision) -> dict[str, Any]:
         "generate": load.outputs.written,
         "prefix_hits": load.hits,
         "objective": str(found.objective),
-        "limits": {"ttft_s": found.limits[0], "tpot_s": found.limits[1], "quantile": "p95"},
+        "limits": {**_limits(found), "quantile": "p95"},
         "hours_per_month": found.hours,
         "rows": [_row(row, found) for row in found.rows],
         "verdict": None if found.verdict is None else odds_document(found.verdict),
@@ -60,7 +62,7 @@ def decision_document(found: Decision) -> dict[str, Any]:
 
 
 def _row(row: Row, found: Decision) -> dict[str, Any]:
-    outcome, alternative = row.outcome, row.alternative
+    outcome, alternative, scenario = row.outcome, row.alternative, row.alternative.scenario
     document: dict[str, Any] = {
         "choice": row.label,
         "fits": row.fits,
@@ -75,50 +77,44 @@ def _row(row: Row, found: Decision) -> dict[str, Any]:
         "output_tokens_per_s_per_device": finite(row.per_device),
         "requests_per_s": finite(row.requests_per_second),
         "largest_requests_per_s": finite(row.largest),
-        "usd_per_million_tokens": None
-        if row.money is None
-        else finite(picked(row.money, "prompt", "cached", "output")),
+        "usd_per_million_tokens": None if row.money is None else finite(picked(row.money, *TOKENS)),
         "usd_per_month": None if row.money is None else finite(row.money.month),
+        "borrowed_acceptance": None if scenario is None else borrowed_acceptance(scenario),
     }
-    scenario = alternative.scenario
-    document["borrowed_acceptance"] = None if scenario is None else borrowed_acceptance(scenario)
     if scenario is not None and scenario.asked and alternative.pools is None and row.fits:
         document["command"] = serve_command(scenario, found.load)
     return document
 
 
+def _limits(found: Decision) -> dict[str, float | None]:
+    return {"ttft_s": found.limits[0], "tpot_s": found.limits[1]}
+
+
 def _prices(found: Decision) -> list[dict[str, Any]]:
     """The hardware of the rows with its rent and where that is from; a rent of the user has no source."""
-    scenarios = {
-        row.alternative.scenario.hardware_name: row.alternative.scenario
-        for row in found.rows
-        if row.alternative.scenario
-    }
-    listed = []
-    for name, scenario in scenarios.items():
-        price, own = scenario.hardware.price, scenario.price
-        listed.append(
-            {
-                "hardware": name,
+    listed = {}
+    for scenario in (row.alternative.scenario for row in found.rows):
+        if scenario is not None:
+            price, own = scenario.hardware.price, scenario.price
+            listed[scenario.hardware_name] = {
+                "hardware": scenario.hardware_name,
                 "usd_per_hour": own if own is not None else None if price is None else price.rent,
                 "usd_to_buy": None if price is None else price.buy,
                 "date": None if own is not None or price is None else price.date.isoformat(),
                 "source": None if own is not None else scenario.hardware.sources.get("price.rent"),
             }
-        )
-    return listed
+    return list(listed.values())
 
 
 def _even(found: Decision) -> dict[str, float] | None:
     """The break-even volume a month: requests, and tokens of prompts and outputs."""
-    if found.break_even is None:
+    if (requests := found.break_even) is None:
         return None
-    requests, served = found.break_even, next(row for row in found.rows if row.alternative.scenario is not None)
-    most = served.requests_per_second * 3600 * found.hours
+    served = next(row for row in found.rows if row.alternative.scenario is not None)
     return {
         "requests_per_month": requests,
         "tokens_per_month": requests * sum(found.load.means),
-        "served_requests_per_month": most,
+        "served_requests_per_month": served.requests_per_second * 3600 * found.hours,
     }
 
 
@@ -126,7 +122,7 @@ def told(found: Decision) -> str:
     """The verdict in one sentence, with how sure it is and when it flips."""
     rows, load = found.rows, found.load
     best = rows[0]
-    limits = [limit(name, most) for name, most in zip(("ttft", "tpot"), found.limits, strict=True) if most]
+    limits = targets_text(_limits(found))
     head = ""
     if best.missed == ("load",) and best.largest is not None:
         return f"none sustains {load.rate:g} requests/s: {best.label} comes nearest, with at most {best.largest:.3g}."
@@ -135,8 +131,13 @@ def told(found: Decision) -> str:
     elif best.unknown:
         head = f"none is known to run {', '.join(best.unknown)}; as if it did "
     head += _reason(found)
-    flips = " and ".join(_flip(flip, load.rate is not None) for flip in found.flips)
-    return f"{head}. {flips[0].upper()}{flips[1:]}." if flips else f"{head}."
+    flips = []
+    for flip in found.flips:
+        users = f"{flip.load:.0f} user{'s' if flip.load > 1 else ''}"
+        amount = users if load.rate is None else f"{flip.load:.3g} requests/s"
+        flips.append(f"from {amount} on {flip.label}" if flip.above else f"at {amount} and below {flip.label}")
+    said = " and ".join(flips)
+    return f"{head}. {said[0].upper()}{said[1:]}." if said else f"{head}."
 
 
 def _reason(found: Decision) -> str:
@@ -158,44 +159,34 @@ def _reason(found: Decision) -> str:
     return sentence(document, found.objective, best.label, other)
 
 
-def _flip(flip: Flip, rated: bool) -> str:
-    amount = f"{flip.load:.3g} requests/s" if rated else f"{flip.load:.0f} user{'s' if flip.load > 1 else ''}"
-    return f"from {amount} on {flip.label}" if flip.above else f"at {amount} and below {flip.label}"
-
-
 def decision_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The verdict, the table, why alternatives do not run, and where the prices are from."""
     users, rate = document["concurrency"], document["requests_per_s"]
     load = f"{rate:g} requests/s" if rate is not None else "1 user" if users == 1 else f"{users} users"
-    title = (
-        f"choose {document['decided']}: {document['model']} for {load}, {document['prompt']} + {document['generate']}"
-        " tokens"
-    )
+    lengths = f"{document['prompt']} + {document['generate']} tokens"
+    title = f"choose {document['decided']}: {document['model']} for {load}, {lengths}"
     rows = [_cells(row) for row in _shown(document)]
     header = ("choice", "fits", "TTFT", "TPOT", "tok/s/dev", "$/M in", "cached", "out", "$/month")
+    within = " and ".join(targets_text(document["limits"]))
+    within = f", within {within} at p95" if within else ""
     return [
         Block(title, [document["sentence"], *_break_even(document)], width=WIDTH),
-        Block(f"By {MEANINGS[document['objective']]}{_limits(document)}", header=header, rows=rows),
+        Block(f"By {MEANINGS[document['objective']]}{within}", header=header, rows=rows),
         Block("Notes", list(_notes(document)), width=WIDTH),
     ]
 
 
-def _limits(document: Mapping[str, Any]) -> str:
-    found = [
-        limit(name, document["limits"][f"{name}_s"]) for name in ("ttft", "tpot") if document["limits"][f"{name}_s"]
-    ]
-    return f", within {' and '.join(found)} at p95" if found else ""
-
-
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    times = ["-" if row[key] is None else _over(row, key) for key in ("ttft_s", "tpot_s")]
+    times = []
+    for name in ("ttft", "tpot"):  # a mean, marked where its p95 misses the limit
+        mid = None if row[f"{name}_s"] is None else row[f"{name}_s"]["mean"]["mid"]
+        times.append("-" if mid is None else seconds(mid, 3) + ("!" if name in row["misses"] else ""))
     if "load" in row["misses"] and row["largest_requests_per_s"] is not None:
         times[0] = f"< {row['largest_requests_per_s']:.3g}/s"
     rate, usd, month = row["output_tokens_per_s_per_device"], row["usd_per_million_tokens"], row["usd_per_month"]
     money = [_two_digits(usd[key]) if usd else "-" for key in TOKENS]
     runs = "no" if not row["fits"] else "?" if row["not_known_to_run"] else "-" if not row["devices"] else "yes"
-    shown = "-" if rate is None else _two_digits(rate)
-    return [row["choice"], runs, *times, shown, *money, "-" if month is None else f"{month:,.0f}"]
+    return [row["choice"], runs, *times, cell(rate, _two_digits), *money, cell(month, ",.0f")]
 
 
 def _two_digits(value: float) -> str:
@@ -203,15 +194,8 @@ def _two_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _over(row: Mapping[str, Any], key: str) -> str:
-    """A mean time, marked where its p95 misses the limit."""
-    mid = row[key]["mean"]["mid"]
-    return "-" if mid is None else seconds(mid, 3) + ("!" if key.removesuffix("_s") in row["misses"] else "")
-
-
 def _break_even(document: Mapping[str, Any]) -> Iterator[str]:
-    even = document["break_even"]
-    if even is None:
+    if (even := document["break_even"]) is None:
         return
     served, needed = even["served_requests_per_month"], even["requests_per_month"]
     verb = "more" if needed > served else "less"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from roofline.core.units import seconds, si
+from roofline.reports.documents import summary
 from roofline.reports.documents.analysis import (
     cost_document,
     energy_document,
@@ -17,15 +18,7 @@ from roofline.reports.documents.analysis import (
 )
 from roofline.reports.documents.odds import odds_document, sentence
 from roofline.reports.output.blocks import Block, Face, finite, picked
-from roofline.reports.output.export import (
-    cost_key,
-    energy_keys,
-    figure_text,
-    is_encoder,
-    rate_columns,
-    time_columns,
-    time_interval,
-)
+from roofline.reports.output.cells import cell
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import generates
 from roofline.techniques.unsupported import unsupported
@@ -35,6 +28,7 @@ from roofline.whatif.odds import flip_batch, odds
 
 SCHEMA = "roofline.compare/1"
 
+CHANGES = ("before", "after", "change")
 TITLES = {"ttft": "TTFT", "tpot": "mean decode step (TPOT)", "total": "total time"}
 
 
@@ -56,9 +50,8 @@ def compare_document(analyses: Sequence[Analysis], labels: Sequence[str], top: i
 
 def _verdicts(first: Analysis, other: Analysis, index: int) -> Iterator[dict[str, Any]]:
     """The verdict on the first scenario and another by each metric, with the batch from which it flips."""
-    if not (first.times_are_expected and other.times_are_expected):
-        return
-    for metric in METRICS:
+    expected = first.times_are_expected and other.times_are_expected
+    for metric in METRICS if expected else ():
         times = [getattr(found.expected, metric) for found in (first, other)]
         if None in times:
             continue
@@ -78,7 +71,7 @@ def _told(found: Mapping[str, Any], scenarios: Sequence[Mapping[str, Any]]) -> s
     better, other = (str(found[name] + 1) for name in ("better", "other"))
     beyond = sorted({found[name] for name in ("better", "other") if not scenarios[found[name]]["memory"]["fits"]})
     if beyond:
-        which = " and ".join(f"{place + 1} ({_taken(scenarios[place]['memory'])})" for place in beyond)
+        which = " and ".join(f"{place + 1} ({summary.used_of(scenarios[place]['memory'])})" for place in beyond)
         do, its = ("do", "their") if len(beyond) > 1 else ("does", "its")
         return f"{which} {do} not fit in memory: {its} times are as if there were more of it"
     text = sentence(found, found["metric"], better, other)
@@ -102,7 +95,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
         "memory": memory_document(analysis),
-        "unsupported": list(unsupported(scenario)),
+        "unsupported": list(map(str, unsupported(scenario))),
         "notes": list(notes(analysis)),
     }
     if analysis.times_are_expected:
@@ -126,8 +119,7 @@ def _waterfall(before: Analysis, after: Analysis, index: int, metric: Metric, to
         found: dict[str, Any] = {"name": name}
         for key, entries in by_name.items():
             own = [entries[one] for one in included if one in entries]
-            figures = ("before", "after", "change")
-            found[_unit(key)] = {name: sum(getattr(entry, name) for entry in own) for name in figures}
+            found[_unit(key)] = {each: sum(getattr(entry, each) for entry in own) for each in CHANGES}
         return found
 
     kept = ordered if top is None else ordered[:top]
@@ -136,7 +128,7 @@ def _waterfall(before: Analysis, after: Analysis, index: int, metric: Metric, to
         "from": 0,
         "to": index,
         "metric": metric,
-        "totals": {_unit(key): picked(fall, "before", "after", "change") for key, fall in falls.items()},
+        "totals": {_unit(key): picked(fall, *CHANGES) for key, fall in falls.items()},
         "parts": [part(name, [name]) for name in kept] + ([part(f"{len(rest)} others", rest)] if rest else []),
     }
 
@@ -150,20 +142,20 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
     """Tables of latency, throughput, memory, energy and cost per scenario, then the waterfalls of `metric`."""
     scenarios = document["scenarios"]
     expected = all("expected_total_s" in entry for entry in scenarios)
-    rates, times = rate_columns(scenarios), time_columns(scenarios)
+    rates, times = summary.rate_columns(scenarios), summary.time_columns(scenarios)
     header = ("", "scenario", *times.values(), *rates.values(), "memory")
     named = [f"{index}: {entry['label']}" for index, entry in enumerate(scenarios, 1)]
     noted = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
     blocks = [Block("Comparison", [*named, *noted])]
     if expected:
-        rows = _numbered([_name(entry), *_expected(entry, times, rates)] for entry in scenarios)
+        rows = _numbered([_name(entry), *_figures(entry, times, rates, True)] for entry in scenarios)
         blocks.append(Block("Expected (80% interval)", header=header[:-1], rows=rows, left=2))
-    rows = _numbered([_name(entry), *_bound(entry, times, rates), _memory(entry)] for entry in scenarios)
+    rows = _numbered([_name(entry), *_figures(entry, times, rates, False), _memory(entry)] for entry in scenarios)
     blocks.append(Block("At the bound, and memory per device", header=header, rows=rows, left=2))
-    all_encoders = all(map(is_encoder, scenarios))
-    suffixes = [" (of prompts)" if is_encoder(entry) and not all_encoders else "" for entry in scenarios]
-    costs = ([_name(entry), *_energy_and_cost(entry, end)] for entry, end in zip(scenarios, suffixes, strict=True))
-    rows = _numbered(costs)
+    all_encoders = all(map(summary.is_encoder, scenarios))
+    suffixes = [" (of prompts)" if summary.is_encoder(entry) and not all_encoders else "" for entry in scenarios]
+    ends = zip(scenarios, suffixes, strict=True)
+    rows = _numbered([_name(entry), *_energy_and_cost(entry, end)] for entry, end in ends)
     if any(cell != "-" for row in rows for cell in row[2:]):
         token = "prompt token" if all_encoders else "token"
         titles = ("", "scenario", f"energy per {token}", "power per device", f"cost per million {token}s")
@@ -183,10 +175,10 @@ def compare_lines(document: Mapping[str, Any], metric: str) -> list[str]:
     shown = scenarios[:MOST_SHOWN] if len(scenarios) > MOST_SHOWN + 1 else scenarios
     lines = [f"Comparison of {len(scenarios)} scenarios by {TITLES[metric]}"]
     for index, entry in enumerate(shown, 1):
-        times = time_columns([entry])
+        times = summary.time_columns([entry])
         expected = "expected_total_s" in entry
-        cells = _expected(entry, times, ()) if expected else _bound(entry, times, ())
-        told = ", ".join(f"{title} {cell}" for title, cell in zip(times.values(), cells, strict=True))
+        cells = zip(times.values(), _figures(entry, times, (), expected), strict=True)
+        told = ", ".join(map(" ".join, cells))
         lines.append(f"{index}: {entry['label']}: {told}{'' if expected else ' at the bound'}; memory {_memory(entry)}")
     falls = [fall for fall in document["waterfalls"] if fall["metric"] == metric]
     judged = [_told(found, scenarios) for found in document["verdicts"] if found["metric"] == metric]
@@ -218,11 +210,8 @@ def comparison(metric: Metric) -> Face:
 
 def waterfall_document(found: Waterfall) -> dict[str, Any]:
     """The JSON document of a waterfall."""
-    changes = ("before", "after", "change")
-    return {
-        **picked(found, "metric", "reading", *changes),
-        "parts": [picked(entry, "name", *changes) for entry in found.differences],
-    }
+    parts = [picked(entry, "name", *CHANGES) for entry in found.differences]
+    return {**picked(found, "metric", "reading", *CHANGES), "parts": parts}
 
 
 def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
@@ -242,47 +231,32 @@ def _name(entry: Mapping[str, Any]) -> str:
     return f"{entry['model']} on {count}{entry['hardware']}"
 
 
-def _expected(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]) -> list[str]:
-    spent, found = [entry[f"expected_{name}_s"] for name in times], [entry[f"expected_{name}"] for name in rates]
-    return [
-        *("-" if time is None else time_interval(time) for time in spent),
-        *("-" if rate is None else f"{rate['mid']:,.4g} ({rate['low']:,.4g} to {rate['high']:,.4g})" for rate in found),
-    ]
-
-
-def _bound(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]) -> list[str]:
-    spent, found = [entry[f"{name}_s"] for name in times], [entry[name] for name in rates]
-    return [
-        *("-" if time is None else seconds(time) for time in spent),
-        *("-" if rate is None else f"{rate:,.4g}" for rate in found),
-    ]
+def _figures(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str], expected: bool) -> list[str]:
+    """The times and rates of a scenario: expected with their intervals, or at the bound."""
+    which = "expected_" if expected else ""
+    time, rate = (summary.time_interval, partial(summary.interval_text, form=",.4g")) if expected else (seconds, ",.4g")
+    shown = [cell(entry[f"{which}{name}_s"], time) for name in times]
+    return [*shown, *(cell(entry[f"{which}{name}"], rate) for name in rates)]
 
 
 def _energy_and_cost(entry: Mapping[str, Any], suffix: str) -> list[str]:
     """Energy per token, power and cost; `suffix` marks prompt tokens in a table of mixed models."""
-    energy, cost, of_prompts = entry["energy"], entry["cost"], is_encoder(entry)
-    joules, at_tdp = (figure_text(energy, key, "J") for key in energy_keys(of_prompts))
-    power = figure_text(energy, "power_w", "W")
-    price = None if cost is None else figure_text(cost, cost_key(of_prompts), "USD")
+    energy, cost, of_prompts = entry["energy"], entry["cost"], summary.is_encoder(entry)
+    joules, at_tdp = (summary.figure_text(energy, key, "J") for key in summary.energy_keys(of_prompts))
+    power = summary.figure_text(energy, "power_w", "W")
+    price = None if cost is None else summary.figure_text(cost, summary.cost_key(of_prompts), "USD")
     shown = joules if at_tdp is None or joules is not None else f"at most {at_tdp}"
-    return ["-" if shown is None else f"{shown}{suffix}", power or "-", "-" if price is None else f"{price}{suffix}"]
+    return [cell(shown, lambda text: f"{text}{suffix}"), power or "-", cell(price, lambda text: f"{text}{suffix}")]
 
 
 def _memory(entry: Mapping[str, Any]) -> str:
-    memory = entry["memory"]
-    return _taken(memory) + ("" if memory["fits"] else ", DOES NOT FIT")
-
-
-def _taken(memory: Mapping[str, Any]) -> str:
-    return f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}"
+    return summary.used_of(entry["memory"]) + ("" if entry["memory"]["fits"] else ", DOES NOT FIT")
 
 
 def _fall_block(fall: Mapping[str, Any]) -> Block:
-    keys = list(fall["totals"])
+    first, *others = keys = list(fall["totals"])
     names = {"expected_s": "expected", "bound_s": "at bound", "bytes": "bytes"}
-    header = ["operator"]
-    for key in keys:
-        header += [names[key], *(["share"] if key == keys[0] else [])]
+    header = ["operator", names[first], "share", *(names[key] for key in others)]
     rows = [_fall_row(part["name"], part, fall["totals"], keys) for part in fall["parts"]]
     rows.append(_fall_row("total", fall["totals"], fall["totals"], keys))
     title = f"From 1 to {fall['to'] + 1}, {TITLES[fall['metric']]}: change by operator"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict
 
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import scenario_header
+from roofline.reports.documents.summary import BASES
 from roofline.reports.output.blocks import Block, Face, finite, picked
-from roofline.reports.output.export import BASES
+from roofline.reports.output.cells import Form, cell
 from roofline.whatif.explanation import DEFINITIONS, Explanation
 
 SCHEMA = "roofline.explain/1"
@@ -50,19 +52,23 @@ def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The figure and its definition, the formulas, the kernel, the assumptions, and how to measure it."""
     title = f"{document['subject']}: {document['model']} on {document['hardware']}"
     lines = [document["definition"], f"{document['subject']} = {_shown(document['value'], document['unit'])}"]
-    if document["bound"] is not None:
-        lines.append(_margin(document["bound"], document["subject"]))
+    if (bound := document["bound"]) is not None and document["subject"] == "memory":
+        lines.append(f"{bound['bound']}: the engine may use {bound['ratio']:.3g} times the memory needed")
+    elif bound is not None:
+        margin = " alone" if bound["ratio"] is None else f", {bound['ratio']:.3g} times the time of {bound['next']}"
+        lines.append(f"bound by {bound['bound']}{margin}")
     rows = [
         [line["name"], line["formula"], line["substituted"], _shown(line["value"], line["unit"])]
         for line in document["lines"]
     ]
-    blocks = [Block(title, lines), Block(header=("step", "formula", "with numbers", "value"), rows=rows, left=3)]
-    if document["kernel"] is not None:
-        blocks += _kernel_blocks(document["kernel"])
-    blocks.append(Block(ASSUMPTIONS, document["assumptions"]))
     measured = [f"{entry['tool']}: {entry['command']}" for entry in document["measure_with"]]
-    blocks.append(Block("To measure it ($MODEL is a checkpoint)", measured))
-    return blocks
+    return [
+        Block(title, lines),
+        Block(header=("step", "formula", "with numbers", "value"), rows=rows, left=3),
+        *(_kernel_blocks(document["kernel"]) if document["kernel"] is not None else ()),
+        Block(ASSUMPTIONS, document["assumptions"]),
+        Block("To measure it ($MODEL is a checkpoint)", measured),
+    ]
 
 
 ASSUMPTIONS = "Assumptions"
@@ -74,36 +80,26 @@ def without_assumptions(blocks: list[Block]) -> list[Block]:
     return [brief if block.title == ASSUMPTIONS else block for block in blocks]
 
 
-def _margin(bound: Mapping[str, Any], subject: str) -> str:
-    if subject == "memory":
-        return f"{bound['bound']}: the engine may use {bound['ratio']:.3g} times the memory needed"
-    if bound["ratio"] is None:
-        return f"bound by {bound['bound']} alone"
-    return f"bound by {bound['bound']}, {bound['ratio']:.3g} times the time of {bound['next']}"
-
-
 def _kernel_blocks(kernel: Mapping[str, Any]) -> list[Block]:
     lines = [f"computes {', '.join(kernel['parts'])}", f"{BASES[kernel['basis']]}: {kernel['source']}"]
     if not kernel["constants"]:
         return [Block("Kernel (not measured)", lines)]
     inside = "inside the fitted range" if kernel["in_fitted_range"] else "OUTSIDE the fitted range"
     lines.append(f"{kernel['measurements']} measurements; this shape is {inside}")
+    forms: Mapping[str, Form] = {"s": seconds, "B/s": partial(si, unit="B/s")}
     rows = [
-        [entry["name"], _constant(entry["value"], entry["unit"]), entry["meaning"]] for entry in kernel["constants"]
+        [entry["name"], cell(entry["value"], forms.get(entry["unit"], ".4g")), entry["meaning"]]
+        for entry in kernel["constants"]
     ]
     constants = Block("Fitted constants", header=("constant", "value", "meaning"), rows=rows, left=1)
     found = [Block(f"Kernel: {kernel['op']} in {kernel['format']}", lines), constants]
     ranges = [
-        [name, f"{entry['low']:g} to {entry['high']:g}", "-" if entry["here"] is None else f"{entry['here']:g}"]
+        [name, f"{entry['low']:g} to {entry['high']:g}", cell(entry["here"], "g")]
         for name, entry in kernel["fitted_range"].items()
     ]
     if ranges:
         found.append(Block("Fitted range", header=("column", "fitted", "here"), rows=ranges))
     return found
-
-
-def _constant(value: float, unit: str) -> str:
-    return {"s": seconds, "B/s": lambda rate: si(rate, "B/s")}.get(unit, lambda plain: f"{plain:.4g}")(value)
 
 
 def _shown(value: float, unit: str) -> str:

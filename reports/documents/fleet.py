@@ -9,7 +9,7 @@ import numpy as np
 
 from roofline.core.units import seconds, si
 from roofline.reports.output.blocks import Block, Face, finite, picked
-from roofline.reports.output.export import csv_text
+from roofline.reports.output.cells import Column, csv_of, table_of
 from roofline.serving.curve import Curve
 from roofline.serving.fleet import STEP, FleetRun
 
@@ -21,6 +21,14 @@ REQUESTS = "requests"
 
 COLUMNS = ("minute", "rate", "serving", "starting", "devices", "queue", "missed")
 
+HOURLY = (
+    Column("replicas", "serving", ".1f"),
+    Column("starting", "starting", ".1f"),
+    Column("GPUs", "devices", ".1f"),
+    Column("waiting", "queue", si),
+    Column("missed", "missed", ".1%"),
+)
+
 
 def fleet_document(run: FleetRun) -> dict[str, Any]:
     """The JSON document of a day: its sums, and means of some minutes."""
@@ -29,7 +37,7 @@ def fleet_document(run: FleetRun) -> dict[str, Any]:
     each = round(MINUTES * 60 / STEP)
     arrivals = run.rate * STEP
     rows = (run.rate, run.serving, run.starting, run.devices, run.queue, run.missed / np.maximum(arrivals, 1e-12))
-    parts = [[float(row[at : at + each].mean()) for row in rows] for at in range(0, run.rate.size, each)]
+    parts = [[row[at : at + each].mean() for row in rows] for at in range(0, run.rate.size, each)]
     return {
         "schema": "roofline.fleet/1",
         "model": scenario.model.name,
@@ -56,7 +64,7 @@ def fleet_document(run: FleetRun) -> dict[str, Any]:
 
 def as_csv(document: Mapping[str, Any]) -> str:
     """A row a point."""
-    return csv_text(list(COLUMNS), [[point[name] for name in COLUMNS] for point in document["points"]])
+    return csv_of(COLUMNS, document["points"])
 
 
 def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
@@ -68,19 +76,9 @@ def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
         means = {name: sum(point[name] for point in part) / len(part) for name in COLUMNS[1:]}
         come = sum(point["rate"] for point in part) or 1.0
         missed = sum(point["missed"] * point["rate"] for point in part) / come
-        rows.append(
-            [
-                f"{at // hour}",
-                f"{means['rate']:.3g}",
-                f"{means['serving']:.1f}",
-                f"{means['starting']:.1f}",
-                f"{means['devices']:.1f}",
-                si(means["queue"], ""),
-                f"{missed:.1%}",
-            ]
-        )
+        rows.append({**means, "hour": at // hour, "missed": missed})
     scaling, of = document["scaling"], document["of"]
-    header = ["hour", f"{of}/s", "replicas", "starting", "GPUs", "waiting", "missed"]
+    columns = (Column("hour", "hour"), Column(f"{of}/s", "rate", ".3g"), *HOURLY)
     most = (
         f"{document['largest_rate_each']:.3g} requests/s"
         if of == REQUESTS
@@ -92,25 +90,18 @@ def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
         f" {seconds(scaling['startup'])}, kept for {seconds(scaling['hold'])}"
     ]
     title = f"A day of {document['model']} on {document['hardware']}, {document['engine']}"
-    return [Block(title, lines, header, rows), Block(lines=_sums(document))]
-
-
-def _sums(document: Mapping[str, Any]) -> list[str]:
     lost = f"; {document['lost']} replicas lost" if document["lost"] else ""
-    found = [
+    sums = [
         f"{document['missed']:.2%} of {si(document[document['of']], '')} {document['of']} miss their targets;"
         f" {document['devices_mean']:.1f} GPUs on average, {document['devices_most']:.0f} at most{lost}"
     ]
-    most, needed = document["scaling"]["most"], document["fixed_replicas"]
-    if needed > most:
-        least = document["scaling"]["least"]
-        found.append(
-            f"{most} replicas are too few for the highest rate, which needs {needed}: --replicas {least}:{needed}"
-        )
+    needed = document["fixed_replicas"]
+    if needed > scaling["most"]:
+        few = f"{scaling['most']} replicas are too few for the highest rate, which needs {needed}"
+        sums.append(f"{few}: --replicas {scaling['least']}:{needed}")
     if document["usd"] is not None:
-        fixed = f"{document['fixed_replicas']} replicas all day: {document['usd_fixed']:,.0f} USD"
-        found.append(f"{document['usd']:,.0f} USD; {fixed}")
-    return found
+        sums.append(f"{document['usd']:,.0f} USD; {needed} replicas all day: {document['usd_fixed']:,.0f} USD")
+    return [Block(title, lines, *table_of(columns, rows)), Block(lines=sums)]
 
 
 FLEET = Face(fleet_document, fleet_blocks, lambda document: document["points"])

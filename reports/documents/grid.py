@@ -19,7 +19,7 @@ from roofline.whatif.sweeps import Sweep
 
 SWEEP_SCHEMA, GRID_SCHEMA = "roofline.sweep/1", "roofline.grid/1"
 
-COUNTS = ("batch", "prompt", "generate", "prefix", "images")
+COUNTS = ("batch", "prompt", "generate", "prefix", "images", "context")
 
 ROWS = 60
 """Most rows of a table."""
@@ -42,8 +42,6 @@ def grid_document(analysis: Analysis) -> dict[str, Any]:
     scenario, at = analysis.scenario, "expected" if analysis.times_are_expected else "bound"
     counts = {name: np.asarray(getattr(scenario, name)) for name in COUNTS}
     axes = {name: spread(value, scenario.shape).reshape(-1) for name, value in counts.items() if value.size > 1}
-    if scenario.context is not None and np.size(scenario.context) > 1:
-        axes["context"] = spread(np.asarray(scenario.context), scenario.shape).reshape(-1)
     columns = {name: values.astype(np.int64) for name, values in axes.items()}
     columns |= figures(analysis, expand(default_metrics([scenario.model]), at), at)
     rows = _rows(columns)

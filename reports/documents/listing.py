@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from roofline import Hardware, Model, list_hardware, list_models, load_hardware,
 from roofline.core.errors import SpecError, quote
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import hardware_document, model_document
+from roofline.reports.output.cells import BYTES, Column, table_of
 from roofline.reports.output.terminal import table
 from roofline.scenario.stored import mismatch
 from roofline.specs.huggingface import translate_file
@@ -21,16 +23,15 @@ from roofline.specs.modelspec import parse_model
 from roofline.specs.written import to_spec
 
 
-def models() -> list[dict[str, Any]]:
-    """A summary of every known model."""
-    keys = "name title parameters active_parameters kv_bytes_per_token max_context dtype quantization"
-    return _summaries(keys, (model_document(load_model(name)) for name in list_models()))
-
-
-def hardware() -> list[dict[str, Any]]:
-    """A summary of all known hardware."""
-    keys = "name title vendor family kind memory_capacity memory_bandwidth tensor vector tdp"
-    return _summaries(keys, (hardware_document(load_hardware(name)) for name in list_hardware()))
+def listed(kind: str) -> list[dict[str, Any]]:
+    """A summary of every known model, or of all known hardware."""
+    if kind == "models":
+        keys = "name title parameters active_parameters kv_bytes_per_token max_context dtype quantization"
+        documents = (model_document(load_model(name)) for name in list_models())
+    else:
+        keys = "name title vendor family kind memory_capacity memory_bandwidth tensor vector tdp"
+        documents = (hardware_document(load_hardware(name)) for name in list_hardware())
+    return [{key: document.get(key) for key in keys.split()} for document in documents]
 
 
 def family(name: str) -> dict[str, list[dict[str, Any]]]:
@@ -61,42 +62,35 @@ def family_parts(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) ->
     return drawn
 
 
-def _summaries(keys: str, documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: document.get(key) for key in keys.split()} for document in documents]
-
-
 def parts(kind: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The output of `roofline specs list`."""
     if kind == "models":
-        header: Sequence[str] = ("model", "title", "parameters", "KV bytes/token", "max context")
-        rows = [
-            [
-                entry["name"],
-                entry["title"],
-                si(entry["parameters"]),
-                si(entry["kv_bytes_per_token"], "B"),
-                f"{entry['max_context']:,}" if entry["max_context"] else "-",
-            ]
-            for entry in documents
-        ]
-        return [table(header, rows, left=2)]
-    header = ("hardware", "title", "memory", "bandwidth", "fp16/bf16", "fp8", "int8", "fp4", "int4")
-    rows = [
-        [
-            entry["name"],
-            entry["title"],
-            si(entry["memory_capacity"], "B"),
-            si(entry["memory_bandwidth"], "B/s"),
-            *(_peak(entry, *names) for names in (("bf16", "fp16"), ("fp8",), ("int8",), ("fp4",), ("int4",))),
-        ]
-        for entry in documents
-    ]
-    return [table(header, rows, left=2), Text("Dense peaks in OP/s, of the matrix units if there are any.", "dim")]
+        return [table(*table_of(MODELS, documents), left=2)]
+    shown = []
+    for entry in documents:
+        units = [entry.get(unit) or {} for unit in ("tensor", "vector")]
+        peaks = {title: [unit.get(name) for unit in units for name in names] for title, names in PEAKS.items()}
+        shown.append({**entry, **{title: next(filter(None, found), None) for title, found in peaks.items()}})
+    note = "Dense peaks in OP/s, of the matrix units if there are any."
+    return [table(*table_of(HARDWARE, shown), left=2), Text(note, "dim")]
 
 
-def _peak(entry: Mapping[str, Any], *formats: str) -> str:
-    peaks = [(entry.get(unit) or {}).get(name) for unit in ("tensor", "vector") for name in formats]
-    return next((si(peak) for peak in peaks if peak), "-")
+MODELS = (
+    Column("model", "name"),
+    Column("title", "title"),
+    Column("parameters", "parameters", si),
+    Column("KV bytes/token", "kv_bytes_per_token", BYTES),
+    Column("max context", "max_context", ","),
+)
+
+PEAKS = {"fp16/bf16": ("bf16", "fp16"), **{name: (name,) for name in ("fp8", "int8", "fp4", "int4")}}
+"""Columns of peaks, with the formats of which the first known one is shown."""
+
+HARDWARE = (
+    *(Column("hardware", "name"), Column("title", "title"), Column("memory", "memory_capacity", BYTES)),
+    Column("bandwidth", "memory_bandwidth", partial(si, unit="B/s")),
+    *(Column(title, title, si) for title in PEAKS),
+)
 
 
 def card(document: Mapping[str, Any]) -> list[Any]:
@@ -150,15 +144,13 @@ def verdict(path: str, spec: Model | Hardware) -> str:
     if isinstance(spec, Hardware):
         peaks = ", ".join(spec.formats)
         return f"{path}: hardware {spec.name}: {si(spec.memory_capacity, 'B')}, computes in {peaks}"
-    count = parameters(spec)
+    count, published = parameters(spec), spec.parameters
     if spec.stored is not None and (difference := mismatch(spec)):
         raise SpecError(path, difference)
-    if spec.parameters is not None and spec.parameters != count:
-        raise SpecError(
-            path, f"'parameters': the spec has {count:,} parameters, the published size is {spec.parameters:,}"
-        )
-    published = "matches the published size" if spec.parameters else "no published size to compare with"
-    return f"{path}: model {spec.name}: {count:,} parameters, {published}"
+    if published is not None and published != count:
+        raise SpecError(path, f"'parameters': the spec has {count:,} parameters, the published size is {published:,}")
+    compared = "matches the published size" if published else "no published size to compare with"
+    return f"{path}: model {spec.name}: {count:,} parameters, {compared}"
 
 
 def imported(path: Path, name: str | None) -> str:

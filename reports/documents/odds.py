@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.core.units import seconds
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import finite
 from roofline.whatif.odds import Odds
@@ -47,8 +46,3 @@ def sentence(document: Mapping[str, Any], objective: str, first: str, second: st
     ratio = f"{gain['mid']:.3g}" if gain["mid"] >= 1.1 else f"{gain['mid']:.3f}"
     text = RATIOS[objective].format(second=second, ratio=ratio)
     return f"{first}: {text} (80%: {gain['low']:.3g} to {gain['high']:.3g}): {sure(document)}"
-
-
-def limit(name: str, value: float) -> str:
-    """A limit of latency as text."""
-    return f"{name.upper()} {seconds(value, 3)}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from roofline.reports.documents.analysis import scenario_header
 from roofline.reports.output.blocks import Block, Face, finite, picked
+from roofline.reports.output.cells import Column, table_of
 from roofline.whatif.sensitivities import MORE, Sensitivities, sensitivity
 
 SCHEMA = "roofline.sensitivity/1"
@@ -45,34 +46,24 @@ def _named(figures: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def sensitivity_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """Sentences on the most influential settings, then a table of elasticities per reading of time."""
-    blocks = [Block(f"Sensitivity: {document['model']} on {document['hardware']}", list(_sentences(document)))]
+    """The two settings of which 10% more cut TTFT and TPOT most, then a table of elasticities per reading of time."""
+    lines, first = [], next(iter(document["readings"].values()))
+    for metric in ("ttft", "tpot"):
+        changes = [(entry["change_with_10_percent_more"][metric], entry["setting"]) for entry in first]
+        faster = sorted((change, name) for change, name in changes if change is not None and change < -1e-3)
+        lines += [f"{MORE - 1:.0%} more {name} cuts {COLUMNS[metric]} by {-change:.1%}" for change, name in faster[:2]]
+    blocks = [Block(f"Sensitivity: {document['model']} on {document['hardware']}", lines)]
     for at, entries in document["readings"].items():
         where = "at the bound" if at == "bound" else f"at expected times ({at})"
-        rows = [
-            [entry["setting"], *(_elasticity(entry["elasticity"][name]) for name in COLUMNS), entry["meaning"]]
-            for entry in entries
-        ]
-        header = ("1% more", *(f"{title}, %" for title in COLUMNS.values()), "meaning")
-        blocks.append(Block(f"Elasticities {where}, steps of {document['step']:.1%}", header=header, rows=rows))
+        figures = [Column(f"{title}, %", f"elasticity.{name}", _elasticity) for name, title in COLUMNS.items()]
+        columns = (Column("1% more", "setting"), *figures, Column("meaning", "meaning"))
+        title = f"Elasticities {where}, steps of {document['step']:.1%}"
+        blocks.append(Block(title, (), *table_of(columns, entries)))
     return blocks
 
 
-def _elasticity(value: float | None) -> str:
-    if value is None:
-        return "-"
+def _elasticity(value: float) -> str:
     return "0" if abs(value) < 5e-4 else f"{value:+.3f}"
-
-
-def _sentences(document: Mapping[str, Any]) -> list[str]:
-    """The two settings of which 10% more reduce TTFT and TPOT most."""
-    entries = next(iter(document["readings"].values()))
-    found = []
-    for metric in ("ttft", "tpot"):
-        changes = [(entry["change_with_10_percent_more"][metric], entry["setting"]) for entry in entries]
-        faster = sorted((change, name) for change, name in changes if change is not None and change < -1e-3)
-        found += [f"{MORE - 1:.0%} more {name} cuts {COLUMNS[metric]} by {-change:.1%}" for change, name in faster[:2]]
-    return found
 
 
 SENSITIVITIES = Face(

@@ -31,7 +31,15 @@ def server_blocks(document: Mapping[str, Any]) -> list[Block]:
             f"Answers ended early, after {short:.0f} of {document['asked_output']} tokens: decode is less certain"
         )
     blocks = [Block(title, header=header, rows=rows, left=2), Block(lines=lines)]
-    return [*blocks, _fit_block(fit, document["profile"])] if fitted else blocks
+    if fitted:
+        held_out = fit["error_held_out"]
+        left = f", {held_out:.1%} for loads held out of it" if held_out is not None else ""
+        errors = f"{fit['error_before']:.1%} by the shipped profile, {fit['error_after']:.1%} fitted{left}"
+        told = [f"Median error of {fit['loads']} loads: {errors}"]
+        for name, change in fit["changed"].items():
+            told.append(f"  {name}: {_value(name, change['from'])} to {_value(name, change['to'])}")
+        blocks.append(Block(lines=told, commands=[f"roofline serve ... --engine {document['profile']}"]))
+    return blocks
 
 
 def _rows(point: Mapping[str, Any], fitted: bool) -> Iterator[list[str]]:
@@ -40,8 +48,7 @@ def _rows(point: Mapping[str, Any], fitted: bool) -> Iterator[list[str]]:
     for figure in point["figures"]:
         metric, measured = figure["metric"], figure["measured_s"]
         row = [load, TITLES[metric], _shown(metric, measured)]
-        predicted = figure["predicted_s"]
-        if predicted is None:
+        if (predicted := figure["predicted_s"]) is None:
             yield [*row, *[""] * (6 if fitted else 4)]
             continue
         ends = sorted((predicted["low"], predicted["high"]), reverse=metric == "throughput")
@@ -58,17 +65,6 @@ def _rows(point: Mapping[str, Any], fitted: bool) -> Iterator[list[str]]:
 def _shown(metric: str, value: float) -> str:
     """A time, or the rate of which it is the reciprocal."""
     return f"{1 / value:,.4g}" if metric == "throughput" else seconds(value)
-
-
-def _fit_block(fit: Mapping[str, Any], profile: str) -> Block:
-    """The errors before and after the fit, and what it changed."""
-    held_out = fit["error_held_out"]
-    left = f", {held_out:.1%} for loads held out of it" if held_out is not None else ""
-    errors = f"{fit['error_before']:.1%} by the shipped profile, {fit['error_after']:.1%} fitted{left}"
-    lines = [f"Median error of {fit['loads']} loads: {errors}"]
-    for name, change in fit["changed"].items():
-        lines.append(f"  {name}: {_value(name, change['from'])} to {_value(name, change['to'])}")
-    return Block(lines=lines, commands=[f"roofline serve ... --engine {profile}"])
 
 
 def _value(name: str, value: float) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from roofline.core.units import seconds, si
-from roofline.reports.documents.serving import deployed_on, latencies
+from roofline.reports.documents.serving import TIMES, deployed_on, times_document
 from roofline.reports.output.blocks import Block, Face, finite, picked
-from roofline.reports.output.export import csv_text
+from roofline.reports.output.cells import BYTES, Column, cell, csv_of, table_of
 from roofline.scenario.memory import hardware_name
 from roofline.serving.outcome import Targets
 from roofline.serving.sessions.deployed import Deployed
@@ -19,6 +19,8 @@ from roofline.serving.sessions.store import Store
 from roofline.whatif.solve.sessions import Held, SessionsAnswer
 
 SCHEMA = "roofline.serve-sessions/1"
+
+TOKENS = ("input_tokens_per_second", "output_tokens_per_second")
 
 FIGURES = (
     *("turns_per_second", "input_tokens_per_second", "output_tokens_per_second", "endless", "recomputed"),
@@ -32,7 +34,10 @@ def sessions_document(curve: SessionCurve) -> dict[str, Any]:
         "schema": SCHEMA,
         **_deployment(curve),
         "targets": _targets(curve.targets),
-        "points": [_point(curve, value, found) for value, found in zip(curve.values, curve.outcomes, strict=True)],
+        "points": [
+            {"session_rate" if curve.open else "sessions": finite(value), **_outcome(curve.store, found)}
+            for value, found in zip(curve.values, curve.outcomes, strict=True)
+        ],
     }
 
 
@@ -63,7 +68,8 @@ def _deployment(deployed: Deployed) -> dict[str, Any]:
                 "output": work.output.mean,
             },
             "gap": work.gap.written,
-            **picked(work, "shared", "groups", "kept", "replaced", "asides", "limit", "branches", "duration", "source"),
+            **picked(work, "shared", "groups", "kept", "replaced", "asides", "limit", "branches", "source"),
+            **picked(work, "duration", "rehearsal"),
             "begun": list(work.begun),
             "traces": work.traces,
         },
@@ -77,24 +83,18 @@ def _deployment(deployed: Deployed) -> dict[str, Any]:
     }
 
 
-def _point(curve: SessionCurve, value: float, found: SessionOutcome) -> dict[str, Any]:
-    name = "session_rate" if curve.open else "sessions"
-    return {name: finite(value), **_outcome(curve.store, found)}
-
-
 def _outcome(store: Store, found: SessionOutcome) -> dict[str, Any]:
     names = ("pool", *(tier.name for tier in store.tiers))
-    cost = found.cost
     return {
-        **{f"{name}_s": latencies(getattr(found, name)) for name in ("ttft", "tpot", "e2e")},
+        **times_document(found),
         "hits": dict(zip(names, map(finite, found.hits), strict=True)),
         "hit": finite(found.hit),
         "hit_low": finite(found.near[0]),
         "hit_high": finite(found.near[1]),
-        **{name: finite(getattr(found, name)) for name in FIGURES},
+        **finite(picked(found, *FIGURES)),
         "read_bytes_per_s": dict(zip(names[1:], map(finite, found.reads), strict=True)),
         "written_bytes_per_s": dict(zip(names[1:], map(finite, found.writes), strict=True)),
-        "usd": None if cost is None else asdict(cost),
+        "usd": None if found.cost is None else asdict(found.cost),
         "example": [asdict(turn) for turn in found.example],
     }
 
@@ -102,87 +102,74 @@ def _outcome(store: Store, found: SessionOutcome) -> dict[str, Any]:
 def as_csv(document: Mapping[str, Any]) -> str:
     """One row a point: the sessions, latencies, hits and rates."""
     points = document["points"]
-    name, tiers = next(iter(points[0])), list(points[0]["hits"])
-    times = [(latency, each) for latency in ("ttft", "tpot", "e2e") for each in ("mean", "p50", "p95", "p99")]
-    header = [name, *(f"{latency}_{each}_s" for latency, each in times), *(f"hit_{tier}" for tier in tiers), *FIGURES]
-    rows = [
-        [
-            point[name],
-            *(point[f"{latency}_s"][each]["mid"] for latency, each in times),
-            *point["hits"].values(),
-            *(point[figure] for figure in FIGURES),
-        ]
-        for point in points
-    ]
-    return csv_text(header, rows)
+    name, hits = next(iter(points[0])), {f"hit_{tier}": f"hits.{tier}" for tier in points[0]["hits"]}
+    return csv_of({name: name, **TIMES, **hits, **{figure: figure for figure in FIGURES}}, points)
+
+
+COLUMNS = (
+    Column("TTFT", "ttft_s.mean.mid", seconds),
+    Column("p95", "ttft_s.p95.mid", seconds),
+    Column("TPOT", "tpot_s.mean.mid", seconds),
+    Column("p95", "tpot_s.p95.mid", seconds),
+    Column("turns/s", "turns_per_second", ".3g"),
+    Column("tok/s/GPU", "tokens_per_second_per_device", si),
+    Column("hit", "hit", ".0%"),
+)
+
+USE = (
+    Column("range", "range"),
+    Column("endless", "endless", ".0%"),
+    Column("lost/turn", "recomputed", si),
+    Column("running", "running", ".1f"),
+    Column("pool", "pool_use", ".0%"),
+)
 
 
 def sessions_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The curve as a table, and what limits it."""
     points = document["points"]
-    name, tiers = next(iter(points[0])), list(points[0]["hits"])
-    lines = _about(document)
-    header = [name.replace("_", " "), "TTFT", "p95", "TPOT", "p95", "turns/s", "tok/s/GPU", "hit"]
-    header += [f"in {tier}" for tier in tiers[1:]]
-    header += ["range", "endless", "lost/turn", "running", "pool"]
-    priced = points[0]["usd"] is not None
-    aimed = points[0]["met"] is not None
-    header += [*(["met"] if aimed else []), *(["USD/session"] if priced else [])]
-    rows = [_row(point, name, document["devices"], aimed, priced) for point in points]
+    name, first = next(iter(points[0])), points[0]
+    rows = [
+        {
+            **point,
+            "tokens_per_second_per_device": sum(point[name] for name in TOKENS) / document["devices"],
+            "range": f"{point['hit_low']:.0%}-{point['hit_high']:.0%}",
+        }
+        for point in points
+    ]
+    columns = [Column(name.replace("_", " "), name, "g"), *COLUMNS]
+    columns += [Column(f"in {tier}", f"hits.{tier}", ".0%") for tier in list(first["hits"])[1:]]
+    columns += [*USE, *([Column("met", "met", ".0%")] if first["met"] is not None else [])]
+    columns += [Column("USD/session", "usd.session", ".3g")] if first["usd"] is not None else []
     title = f"{document['model']} on {deployed_on(document)}"
-    return [Block(title, lines, header, rows, left=1), *(Block(lines=[line]) for line in _limits(points, name))]
+    curve = Block(title, _about(document), *table_of(columns, rows))
+    return [curve, *(Block(lines=[line]) for line in _limits(points, name))]
 
 
 def _about(document: Mapping[str, Any]) -> list[str]:
-    """The lines on the workload and the cache."""
+    """The lines on the workload, and how a benchmark replays it, and on the cache."""
     work, cache = document["workload"], document["cache"]
     shared = f", {work['shared']:,} tokens shared" if work["shared"] else ""
     means = work["means"]
-    below = "".join(f", {tier['name']} {_size(tier['bytes'])}" for tier in cache["tiers"])
+    below = "".join(f", {tier['name']} {cell(tier['bytes'], BYTES, 'without limit')}" for tier in cache["tiers"])
     pool = f"pool of {cache['pool_tokens']:,.0f} tokens"
     if each := cache["snapshot_tokens"]:  # a hit needs one
         apart = cache["snapshots"]
         size = f"{apart} in a pool of their own" if apart else f"each as much as {each:,.0f} tokens"
         pool += f" in blocks of {cache['block_tokens']}, with snapshots of states or windows ({size})"
+    replayed = ""
+    if work["duration"]:
+        low, high = work["begun"]
+        traces = f", the first {work['traces']} with the means of its traces" if work["traces"] else ""
+        if work["rehearsal"]:
+            traces += f", after {work['rehearsal']:,.0f} s without pauses and with one token of each output"
+        begun = f"sessions begun at {low:.0%} to {high:.0%} of their turns{traces}"
+        replayed = f"; runs of {work['duration']:,.0f} s of {begun}"
     return [
         f"Sessions ({work['name']}), on average: {means['turns']:.3g} turns, {means['first']:,.0f} tokens at first,"
-        f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}{_replayed(work)}",
+        f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}{replayed}",
         f"Cache: {pool}{below}; weights {document['weights']}, KV cache {document['kv']}",
     ]
-
-
-def _replayed(work: Mapping[str, Any]) -> str:
-    """How a benchmark replays the sessions."""
-    if not work["duration"]:
-        return ""
-    low, high = work["begun"]
-    traces = f", the first {work['traces']} with the means of its traces" if work["traces"] else ""
-    return f"; runs of {work['duration']:,.0f} s of sessions begun at {low:.0%} to {high:.0%} of their turns{traces}"
-
-
-def _row(point: Mapping[str, Any], name: str, devices: int, aimed: bool, priced: bool) -> list[str]:
-    ttft, tpot = point["ttft_s"], point["tpot_s"]
-    times = (ttft["mean"], ttft["p95"], tpot["mean"], tpot["p95"])
-    tokens = (point["input_tokens_per_second"] + point["output_tokens_per_second"]) / devices
-    return [
-        f"{point[name]:g}",
-        *("-" if time["mid"] is None else seconds(time["mid"]) for time in times),
-        f"{point['turns_per_second']:.3g}",
-        si(tokens, ""),
-        f"{point['hit']:.0%}",
-        *(f"{part:.0%}" for part in list(point["hits"].values())[1:]),
-        f"{point['hit_low']:.0%}-{point['hit_high']:.0%}",
-        f"{point['endless']:.0%}",
-        si(point["recomputed"], ""),
-        f"{point['running']:.1f}",
-        f"{point['pool_use']:.0%}",
-        *([f"{point['met']:.0%}"] if aimed else []),
-        *([f"{point['usd']['session']:.3g}"] if priced else []),
-    ]
-
-
-def _size(size: float | None) -> str:
-    return "without limit" if size is None else si(size, "B")
 
 
 def _limits(points: list[Mapping[str, Any]], name: str) -> Iterator[str]:
@@ -250,20 +237,16 @@ def _added(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> st
 
 def _held_line(title: str, found: Mapping[str, Any]) -> str:
     missed = f"; {found['next']} miss {' and '.join(found['missed'])}" if found["next"] else ""
-    point = found["outcome"]
-    if point is None:
+    if (point := found["outcome"]) is None:
         return f"{title}: not one session meets the targets{missed}"
+    parts = [f"{name} {part:.0%}" for name, part in point["hits"].items()]
+    hits = f"{point['hit']:.0%}" + (f", in {', '.join(parts)}" if len(parts) > 1 else "")
     price = "" if point["usd"] is None else f", {point['usd']['session']:.3g} USD a session"
     times = ", ".join(f"{name.upper()} p95 {seconds(point[f'{name}_s']['p95']['mid'])}" for name in ("ttft", "tpot"))
     return (
-        f"{title}: {found['sessions']} sessions (hit rate {_hits(point)}, {times},"
+        f"{title}: {found['sessions']} sessions (hit rate {hits}, {times},"
         f" {point['turns_per_second']:.3g} turns/s{price}){missed}"
     )
-
-
-def _hits(point: Mapping[str, Any]) -> str:
-    parts = [f"{name} {part:.0%}" for name, part in point["hits"].items()]
-    return f"{point['hit']:.0%}" + (f", in {', '.join(parts)}" if len(parts) > 1 else "")
 
 
 MOST = Face(most_document, most_blocks, lambda document: [document.get("answer") or document["with_tiers"]])

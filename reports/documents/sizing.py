@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from roofline.advisor.sizing.choices import Choice
@@ -12,7 +12,9 @@ from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, seconds, si
 from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
+from roofline.reports.output.cells import cell
 from roofline.specs.hardware import hardware_name
 
 SCHEMA = "roofline.size/2"
@@ -120,36 +122,31 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     load = "one user" if alone else f"{users} requests in flight" if rate is None else f"{rate:g} requests/s"
     output = "" if service["encodes"] else f" + {service['generate']}"
     title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
-    if targets := _targets(service):
+    if targets := targets_text(service):
         title += f", within {' and '.join(targets)} at {service['quantile']}"
+    beyond = []
+    if (share := document["beyond_context"]) >= MIN_BEYOND:
+        beyond = [
+            f"note: {percent(share)} of requests exceed the maximum context of {document['model']},"
+            f" {document['max_context']} tokens, with their outputs; they are counted as if they were served"
+        ]
     if not document["feasible"]:
-        return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
+        return [Block(title, [*_infeasible(document), *beyond], width=WIDTH)]
     lines = [_answer(entry, alone, service["encodes"]) for entry in document["choices"]]
     changes = [line for entry in document["choices"] for line in _changes(entry, document, alone)]
     commands = [entry["best"]["command"] for entry in document["choices"]]
     if (apart := document["apart"]) is not None:
-        money = "price unknown" if apart["usd"] is None else f"{apart['usd']:,.2f} USD/h"
-        what = f"apart: {apart['devices']} x {apart['hardware']}, {apart['written']}, {money}"
+        what = f"apart: {apart['devices']} x {apart['hardware']}, {apart['written']}, {_money(apart, alone=False)}"
         lines.append(f"{what}{_late(apart, encodes=False)}")
         commands.append(apart["command"])
     return [
-        Block(title, [*lines, *_beyond(document)], width=WIDTH),
+        Block(title, [*lines, *beyond], width=WIDTH),
         _table(document, alone),
         _details(document),
         Block("What changes a choice", changes, width=WIDTH),
         Block("Commands that reproduce the figures of a replica", commands=list(dict.fromkeys(commands))),
         Block("Legend", _legend(document, alone), width=WIDTH),
     ]
-
-
-def _beyond(document: Mapping[str, Any]) -> Iterator[str]:
-    """A note on the requests that exceed the maximum context."""
-    share = document["beyond_context"]
-    if share >= MIN_BEYOND:
-        yield (
-            f"note: {percent(share)} of requests exceed the maximum context of {document['model']},"
-            f" {document['max_context']} tokens, with their outputs; they are counted as if they were served"
-        )
 
 
 def _answer(choice: Mapping[str, Any], alone: bool, encodes: bool) -> str:
@@ -166,6 +163,12 @@ def _answer(choice: Mapping[str, Any], alone: bool, encodes: bool) -> str:
     other = _counted(choice["runner_up"], choice)
     formats = "" if _hardware_differs(choice) else f", {choice['runner_up']['formats']}"
     return f"{answer}; tied with {other}{formats}"
+
+
+def _money(deployment: Mapping[str, Any], alone: bool) -> str:
+    if deployment["usd"] is None:
+        return "price unknown"
+    return f"{deployment['usd']:,.0f} USD" if alone else f"{deployment['usd']:,.2f} USD/h"
 
 
 def _late(deployment: Mapping[str, Any], encodes: bool) -> str:
@@ -207,12 +210,6 @@ def _named(deployment: Mapping[str, Any]) -> str:
     return count if each == 1 or replicas == 1 else f"{count} ({replicas} replicas of {each})"
 
 
-def _money(deployment: Mapping[str, Any], alone: bool) -> str:
-    if deployment["usd"] is None:
-        return "price unknown"
-    return f"{deployment['usd']:,.0f} USD" if alone else f"{deployment['usd']:,.2f} USD/h"
-
-
 def _table(document: Mapping[str, Any], alone: bool) -> Block:
     rows = []
     for choice in document["choices"]:
@@ -225,19 +222,13 @@ def _table(document: Mapping[str, Any], alone: bool) -> Block:
 
 
 def _row(label: str, deployment: Mapping[str, Any], document: Mapping[str, Any], alone: bool) -> list[str]:
-    rate = deployment["requests_per_s"]
+    rate, cost = deployment["requests_per_s"], deployment["usd"]
     load = f"{deployment['utilisation']:.0%}" if document["service"]["requests_per_s"] else f"{rate:.3g}"
     loads = [] if alone else [f"{deployment['running']:.3g}", load]
     times = [deployment[name] for name in ("ttft_s", "tpot_s")[: len(_times(document))]]
-    cost = deployment["usd"]
-    return [
-        label,
-        _devices(deployment),
-        deployment["formats"],
-        "-" if cost is None else f"{cost:,.0f}" if alone or cost >= 100 else f"{cost:,.2f}",
-        *loads,
-        *(_together(found["p50"]["mid"], found["p95"]["mid"], "/") for found in times),
-    ]
+    usd = cell(cost, ",.0f" if alone or (cost or 0) >= 100 else ",.2f")
+    shown = [_together(found["p50"]["mid"], found["p95"]["mid"], "/") for found in times]
+    return [label, _devices(deployment), deployment["formats"], usd, *loads, *shown]
 
 
 def _times(document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -262,24 +253,24 @@ def _details(document: Mapping[str, Any]) -> Block:
             for name in ("ttft", "tpot")[: len(_times(document))]
         ]
         cells.append([*names, *times, *(_joules(found, reading) for reading in ("modelled", "tdp"))])
-    titles, unit = (
-        (f"{name} {quantile}" for name in _times(document)),
-        "sequence" if document["service"]["encodes"] else "token",
-    )
-    header = ("devices", "formats", *titles, f"J/{unit}", "at TDP")
+    unit = "sequence" if service["encodes"] else "token"
+    header = ("devices", "formats", *(f"{name} {quantile}" for name in _times(document)), f"J/{unit}", "at TDP")
     return Block(f"80% intervals, and joules per {unit}", header=header, rows=cells, left=2)
 
 
 def _joules(deployment: Mapping[str, Any], reading: str) -> str:
-    value = deployment[f"joules_per_token_{reading}"]
-    return "-" if value is None else f"{float(f'{value:.2g}'):g}"
+    return cell(deployment[f"joules_per_token_{reading}"], _two_digits)
 
 
 def _together(one: float, other: float, between: str) -> str:
     """Two times in the unit of the larger."""
     unit = seconds(other, 2).split()[1]
     scale = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
-    return between.join(f"{float(f'{time / scale:.2g}'):g}" for time in (one, other)) + f" {unit}"
+    return between.join(_two_digits(time / scale) for time in (one, other)) + f" {unit}"
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool) -> list[str]:
@@ -313,20 +304,13 @@ def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool
     return [f"{choice['objective']}: {line}" for line in lines]
 
 
-_AT = {"mid": "middle", "high": "pessimistic end"}
-
-
-def _targets(service: Mapping[str, Any]) -> list[str]:
-    return [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
-
-
 def _legend(document: Mapping[str, Any], alone: bool) -> list[str]:
     service = document["service"]
-    targets = _targets(service)
+    targets = ", ".join(targets_text(service)) or "none"
+    end = "middle" if document["at"] == "mid" else "pessimistic end"
     count = "" if alone else "3 x: 3 replicas; "
     notes = [
-        f"targets: {', '.join(targets) or 'none'} ({service['quantile']}), at the {_AT[document['at']]} of expected"
-        " times",
+        f"targets: {targets} ({service['quantile']}), at the {end} of expected times",
         "latency: with waiting"
         if service["encodes"]
         else "TTFT: time to first token, with waiting; TPOT: time per output token after the first",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import scenario_header
+from roofline.reports.documents.summary import rate_columns, time_columns
 from roofline.reports.output.blocks import Block, Document, Face, finite, picked
-from roofline.reports.output.export import rate_columns, time_columns
+from roofline.reports.output.cells import Column, cell, table_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.whatif.command_line import command_line
@@ -51,14 +53,12 @@ def answer_document(answer: Answer) -> dict[str, Any]:
 
 def _under_load(answer: Answer, scenario: Scenario, targets: Targets) -> str | None:
     """The command that answers for a service, of a question about the latency of a batch."""
-    limits = {name: getattr(targets, name) for name in ("ttft", "tpot") if getattr(targets, name) is not None}
     users = int(scenario.batch) if is_served(scenario) else 0
-    words = [
-        word
-        for name, limit in limits.items()
-        for word in (f"--{name}", f"{limit * 1e3:g}ms" if limit < 1 else f"{limit:g}s")
-    ]
-    if not limits or not users:
+    words = []
+    for name in ("ttft", "tpot"):
+        if (limit := getattr(targets, name)) is not None:
+            words += [f"--{name}", f"{limit * 1e3:g}ms" if limit < 1 else f"{limit:g}s"]
+    if not words or not users:
         return None
     if answer.question == "max-batch":
         return " ".join([command_line(scenario.with_(batch=1), "solve max-concurrency"), *words])
@@ -79,37 +79,42 @@ def _header(question: str, scenario: Scenario) -> dict[str, Any]:
 
 def _check(entry: Check) -> dict[str, Any]:
     figures = entry.figures
-    return {
-        **finite(picked(entry, "value", "meets", "missed")),
-        "target_use": finite(entry.used),
-        "ttft_s": finite(figures.ttft),
-        "tpot_s": finite(figures.tpot),
-        "total_s": finite(figures.total),
-        "tokens_per_s": finite(figures.tokens_per_second),
-        "sequences_per_s": finite(figures.sequences_per_second),
-        "memory_bytes": finite(figures.memory),
-        "capacity_bytes": finite(figures.capacity),
+    found = {
+        **picked(entry, "value", "meets", "missed"),
+        "target_use": entry.used,
+        **{f"{name}_s": getattr(figures, name) for name in ("ttft", "tpot", "total")},
+        "tokens_per_s": figures.tokens_per_second,
+        "sequences_per_s": figures.sequences_per_second,
+        "memory_bytes": figures.memory,
+        "capacity_bytes": figures.capacity,
     }
+    return {name: finite(value) for name, value in found.items()}
 
 
 def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The answer in a sentence, then the simulated candidates."""
-    first, second = _labels(document)
+    question, never = document["question"], document["verdict"] == "never"
+    between = question == "break-even"
+    default = "next smaller" if question.startswith("min-") else "next"
+    next_ones = {"max-bits": "next wider", "min-bits": "next narrower", "max-draft": "no draft" if never else "next"}
+    first, second = "best tried" if never else "answer", next_ones.get(question, default)
+    if between:
+        first, second = "these options", "the others"
     others, neighbour = document["candidates"], document["neighbour"]
     told = [(first, document["answer"]), *([] if neighbour is None else [(second, neighbour)])]
     entries = [*(entry for _, entry in told), *others]
     columns = time_columns(entries), rate_columns(entries)
-    between = document["question"] == "break-even"
     told += zip((first, second), others, strict=False) if between else ()
     rows = [_row(document, label, entry, *columns) for label, entry in told]
     header = ("", "value", *(title for titles in columns for title in titles.values()), "memory", "misses")
     title = f"{document['question']}: {document['model']} on {document['hardware']}"
     scenarios = zip((first, second), document.get("scenarios", ()), strict=False)
     under_load, static = document["under_load"], "A static batch: all prompts are prefilled at once. Under load:"
-    blocks = [Block(title, [_sentence(document), *(f"{label}: {command}" for label, command in scenarios)])]
-    if under_load is not None:
-        blocks.append(Block(lines=[static], commands=[under_load]))
-    blocks.append(Block(header=header, rows=rows, left=2))
+    blocks = [
+        Block(title, [_sentence(document), *map(": ".join, scenarios)]),
+        *([Block(lines=[static], commands=[under_load])] if under_load is not None else []),
+        Block(header=header, rows=rows, left=2),
+    ]
     if others and not between:
         heading = "Known hardware that meets the targets" if _of_device(document) else "Simulated"
         rows = [_row(document, "", entry, *columns)[1:] for entry in others]
@@ -117,16 +122,6 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     if _of_device(document) and not others and document["verdict"] != "never":
         blocks.append(Block(lines=["no known hardware meets the targets, or none was searched"]))
     return blocks
-
-
-def _labels(document: Mapping[str, Any]) -> tuple[str, str]:
-    """Row labels of the answer and its neighbour."""
-    question, never = document["question"], document["verdict"] == "never"
-    if question == "break-even":
-        return "these options", "the others"
-    second = {"max-bits": "next wider", "min-bits": "next narrower", "max-draft": "no draft" if never else "next"}
-    default = "next smaller" if question.startswith("min-") else "next"
-    return "best tried" if never else "answer", second.get(question, default)
 
 
 def _of_device(document: Mapping[str, Any]) -> bool:
@@ -158,24 +153,19 @@ def _shown(document: Mapping[str, Any], value: Any) -> str:
     return si(value, unit, 4) if unit in ("B", "B/s", "FLOP/s") else f"{value:,} {unit}"
 
 
-def _of_memory(used: float, capacity: float) -> str:
-    """Memory in use of that of a device, with as many digits as tell what does not fit from what does."""
-    digits = next(
-        (count for count in range(3, 9) if used <= capacity or si(used, "B", count) != si(capacity, "B", count)), 9
-    )
-    return f"{si(used, 'B', digits)} of {si(capacity, 'B', digits)}"
-
-
 def _row(
     document: Mapping[str, Any], label: str, entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]
 ) -> list[str]:
-    value, found = entry["value"], [entry[name] for name in rates]
+    used, capacity = entry["memory_bytes"], entry["capacity_bytes"]
+    digits = 3
+    while used > capacity and digits < 9 and si(used, "B", digits) == si(capacity, "B", digits):
+        digits += 1  # as many as tell what does not fit from what does
     return [
         label,
-        value if isinstance(value, str) else "-" if value is None else _shown(document, value),
-        *("-" if entry[f"{name}_s"] is None else seconds(entry[f"{name}_s"], 4) for name in times),
-        *("-" if rate is None else f"{rate:,.1f}" for rate in found),
-        _of_memory(entry["memory_bytes"], entry["capacity_bytes"]),
+        cell(entry["value"], partial(_shown, document)),
+        *(cell(entry[f"{name}_s"], partial(seconds, digits=4)) for name in times),
+        *(cell(entry[name], ",.1f") for name in rates),
+        f"{si(used, 'B', digits)} of {si(capacity, 'B', digits)}",
         ", ".join(TARGETS.get(name, name) for name in entry["missed"]) or "-",
     ]
 
@@ -259,25 +249,30 @@ def load_blocks(document: Mapping[str, Any]) -> list[Block]:
     first = f"{document['value']:.4g} {document['unit']}" if document["value"] else f"none: {limits} is missed at once"
     lines = [first, f"prompt {document['prompt']:g}, output {document['generate']:g} tokens; limited by {limits}"]
     found = {"answer": document["answer"], "next": document["neighbour"]}
-    rows = [[name, *_outcome_row(outcome)] for name, outcome in found.items() if outcome is not None]
-    return [Block(title, lines, ("", "TTFT p95", "TPOT p95", "requests/s", "tokens/s", "running", "KV"), rows)]
+    rows = [{**outcome, "name": name} for name, outcome in found.items() if outcome is not None]
+    return [Block(title, lines, *table_of(LOADED, rows))]
 
 
-def _outcome_row(found: Mapping[str, Any]) -> list[str]:
-    # Without a bound there is no TTFT either; a TPOT alone is missing where requests have one token.
-    none = "unbounded" if found["ttft_p95_s"] is None else "-"
-    times = (none if found[name] is None else seconds(found[name]) for name in ("ttft_p95_s", "tpot_p95_s"))
-    running = "-" if found["running"] is None else f"{found['running']:.1f}"
-    rates = (si(found[name], "") for name in ("requests_per_s", "output_tokens_per_s"))
-    return [*times, *rates, running, f"{found['kv_use']:.0%}"]
+def _unknown(row: Mapping[str, Any]) -> str:
+    """Without a bound there is no TTFT either; a TPOT alone is missing where requests have one token."""
+    return "unbounded" if row["ttft_p95_s"] is None else "-"
+
+
+LOADED = (
+    Column("", "name"),
+    Column("TTFT p95", "ttft_p95_s", seconds, _unknown),
+    Column("TPOT p95", "tpot_p95_s", seconds, _unknown),
+    Column("requests/s", "requests_per_s", si),
+    Column("tokens/s", "output_tokens_per_s", si),
+    Column("running", "running", ".1f"),
+    Column("KV", "kv_use", ".0%"),
+)
 
 
 def _crossover_rows(document: Document) -> list[Document]:
-    return [
-        {**{key: entry[key] for key in ("phase", "name", "axis")}, **change}
-        for entry in document["crossovers"]
-        for change in entry["changes"]
-    ]
+    keys = ("phase", "name", "axis")
+    found = document["crossovers"]
+    return [{**{key: entry[key] for key in keys}, **change} for entry in found for change in entry["changes"]]
 
 
 def _answer_rows(document: Document) -> list[Document]:

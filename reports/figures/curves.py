@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.style import BLACK, CATEGORIES, LINES, MARKERS, escaped, format_ticks, new_figure, styled
-from roofline.reports.figures.table import Table, describe, display_name, format_value, is_numeric, labels, tick_unit
+from roofline.reports.figures.table import (
+    UNFIT,
+    Table,
+    describe,
+    display_name,
+    format_value,
+    is_numeric,
+    labels,
+    tick_unit,
+)
 from roofline.whatif.axes import Axis
 
 if TYPE_CHECKING:
@@ -26,7 +35,6 @@ MAX_LINES = 14
 
 MAX_BARS = 60
 MAX_PANELS = 3
-UNFIT = "does not fit in memory"
 
 
 @styled
@@ -69,11 +77,10 @@ def curves(table: Table, metrics: Sequence[str], x: str | None = None, title: st
             panel.plot(values[unfit], table.numbers(metric)[unfit], markerfacecolor="white", **look_unfit)
     for panel, metric in zip(panels, metrics, strict=True):
         _scales(panel, table, along, metric)
-    shown_handles = list(handles.values()) if others else []
+    shown = list(handles.values()) if others else []
     if not table.fits.all():
-        hollow = Line2D([], [], marker="o", markerfacecolor="white", color="0.3", linestyle="", label=UNFIT)
-        shown_handles.append(hollow)
-    _legend(figure, shown_handles, others)
+        shown.append(Line2D([], [], marker="o", markerfacecolor="white", color="0.3", linestyle="", label=UNFIT))
+    _legend(figure, shown, others)
     return figure
 
 
@@ -146,9 +153,8 @@ def bars(table: Table, metrics: Sequence[str], title: str | None = None) -> Figu
         raise RooflineError(f"the study makes {total} bars; a figure shows {MAX_BARS} at most")
     heading = title or f"{', '.join(map(display_name, metrics))} by {' and '.join(axis.name for axis in axes)}"
     groups = len(axes[1]) if len(axes) == 2 else 1
-    figure, panels = _panels(
-        metrics, f"{heading}\n{_subject(table, metrics)}", min(12.0, 1.9 + 0.28 * total + 0.1 * len(axes[0]))
-    )
+    tall = min(12.0, 1.9 + 0.28 * total + 0.1 * len(axes[0]))
+    figure, panels = _panels(metrics, f"{heading}\n{_subject(table, metrics)}", tall)
     places = [table.places(axis) for axis in axes]
     height = 0.8 / groups
     spots = places[0] + ((places[1] - (groups - 1) / 2) * height if groups > 1 else 0)
@@ -173,14 +179,15 @@ def _bars(
 ) -> None:
     values, fits, unit = table.numbers(metric), table.fits, table.unit(metric)
     reach = values.copy()
-    for row in np.flatnonzero(np.isfinite(values)).tolist():
+    known = np.flatnonzero(np.isfinite(values)).tolist()
+    for row in known:
         look = {"color": colours[row], "alpha": 0.85} if fits[row] else {"facecolor": "0.85", "edgecolor": colours[row]}
         panel.barh(spots[row], values[row], height * 0.9, hatch=None if fits[row] else "xxx", linewidth=0.8, **look)
     if (interval := table.interval(metric)) is not None:
         panel.hlines(spots, *interval, color=BLACK, linewidth=1.1)
         reach = np.fmax(reach, interval[1])
     widest = float(np.nanmax(reach))
-    for row in np.flatnonzero(np.isfinite(values)).tolist():
+    for row in known:
         text = escaped(format_value(float(values[row]), unit))
         panel.text(reach[row] + 0.012 * widest, spots[row], text, va="center", ha="left", fontsize=8)
     panel.set_xlim(0, 1.22 * widest)

@@ -69,7 +69,11 @@ def draw(
     if spec.kind in OF_SCENARIO or spec.kind in ("roofs", "measured"):
         _refuse(spec, "sweep", {"over": over or None, **settings})
     if spec.kind in OF_SCENARIO:
-        return _of_scenario(spec, Scenario(**scenario_options(source, options)))
+        scenario = Scenario(**scenario_options(source, options))
+        if spec.kind != "roofline":
+            return Picture(with_title(scenario_figure(spec.kind, scenario), spec.title))
+        analysis = analyze(scenario)
+        return Picture(rooflines(analysis, spec.title), csv_text(*operator_rows(analysis)))
     if spec.kind in ("roofs", "measured"):
         _refuse(spec, "scenario", {name: value for name, value in options.items() if name != "hw"})
         return _roofs(spec, source, options) if spec.kind == "roofs" else _measured(spec, source, options.get("hw"))
@@ -81,13 +85,6 @@ def _refuse(spec: FigureSpec, what: str, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if value is not None:
             raise RooflineError(f"the figure {spec.kind} shows no {what} and takes no --{name.replace('_', '-')}")
-
-
-def _of_scenario(spec: FigureSpec, scenario: Scenario) -> Picture:
-    if spec.kind != "roofline":
-        return Picture(with_title(scenario_figure(spec.kind, scenario), spec.title))
-    analysis = analyze(scenario)
-    return Picture(rooflines(analysis, spec.title), csv_text(*operator_rows(analysis)))
 
 
 def _swept(
@@ -181,7 +178,8 @@ def _measured(spec: FigureSpec, source: str | None, hardware: str | None) -> Pic
     path = Path(source)
     if path.suffix.lower() == ".json":
         return _beside(_checked(path), spec)
-    _needs_fit()
+    with needs_extra("fit"):
+        import pandas  # noqa: F401
     if _is_of_models(path):
         from roofline.validate.score.end_to_end import end_to_end
 
@@ -200,23 +198,20 @@ def _checked(path: Path) -> Mapping[str, Any]:
     """The document of `roofline validate check` in a file; raises RooflineError for any other."""
     document = read_mapping(path)
     rows = document.get("anchors")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and _is_anchor(row) for row in rows):
+    if not isinstance(rows, list) or not all(map(_is_anchor, rows)):
         raise RooflineError(f"{quote(str(path), 200)} is not a document of validate check in JSON")
     return document
 
 
-def _is_anchor(row: Mapping[str, Any]) -> bool:
+def _is_anchor(row: object) -> bool:
     def positive(value: object) -> bool:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
+    if not isinstance(row, dict) or "inside" not in row:
+        return False
     numbers = all(positive(row.get(name)) for name in ("published", "low", "mid", "high"))
     texts = all(isinstance(row.get(name), str) for name in ("id", "group", "unit"))
-    return numbers and texts and "inside" in row and (row["inside"] is None or isinstance(row["inside"], bool))
-
-
-def _needs_fit() -> None:
-    with needs_extra("fit"):
-        import pandas  # noqa: F401
+    return numbers and texts and (row["inside"] is None or isinstance(row["inside"], bool))
 
 
 def _is_of_models(path: Path) -> bool:
@@ -235,10 +230,9 @@ def _scored(path: Path, hardware: str | None) -> list[Scored]:
     from roofline.validate.tables.rows import read_measurements
 
     found: list[Scored] = []
-    for part in read_measurements(path):
-        for name, rows in part.by_hardware().items():
-            device = load_hardware(hardware or name)
-            found += predict(rows, device, load_calibration(device))
+    for name, rows in (entry for part in read_measurements(path) for entry in part.by_hardware().items()):
+        device = load_hardware(hardware or name)
+        found += predict(rows, device, load_calibration(device))
     if not found:
         raise RooflineError("nothing to draw: no row has an op and format that the hardware and the models support")
     return found

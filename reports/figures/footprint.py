@@ -61,16 +61,11 @@ def footprint(table: Table, title: str | None = None) -> Figure:
                 panel.bar(spot, part, width * 0.9, bottom=bottom, color=colour, alpha=0.8, label=label)
                 bottom += part
             highest = np.fmax(highest, bottom)
-            panel.text(
-                *(spot, -0.01, escaped(setting)),
-                transform=panel.get_xaxis_transform(),
-                rotation=90,
-                ha="center",
-                va="top",
-                fontsize=7,
-            )
+            look: dict[str, Any] = {"ha": "center", "fontsize": 7}
+            below = panel.get_xaxis_transform()
+            panel.text(spot, -0.01, escaped(setting), transform=below, rotation=90, va="top", **look)
             if np.isfinite(bottom):
-                panel.text(spot, bottom, f"{bottom:.0%}", ha="center", va="bottom", fontsize=7)
+                panel.text(spot, bottom, f"{bottom:.0%}", va="bottom", **look)
     texts = ["\n".join((phase, *group)) for phase, group in groups]
     panel.set_xticks(range(len(groups)), labels=[escaped(text) for text in texts], fontsize=8)
     panel.tick_params(axis="x", length=0, pad=12 + 4.4 * max(map(len, compared)))

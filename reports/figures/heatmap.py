@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.style import SIZE, escaped, new_figure, styled
-from roofline.reports.figures.table import Table, display_name, format_value, is_numeric, labels, tick_unit
+from roofline.reports.figures.table import UNFIT, Table, display_name, format_value, is_numeric, labels, tick_unit
 from roofline.whatif.axes import Axis
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ TICKS = 16
 """Maximum number of tick labels of an axis."""
 
 BETTER = {1: ", higher is better", -1: ", lower is better", 0: ""}
-UNFIT = "does not fit in memory"
 ABSENT = "cannot run, or excluded"
 HATCHES = {"compute-bound": "///", "link-bound": "...", UNFIT: "xxx"}
 EDGES = {"compute-bound": "#ffffffa0", "link-bound": "#ffffffc0", UNFIT: "#b0b0b0"}
@@ -64,16 +63,14 @@ def heatmap(table: Table, metric: str, x: str | None = None, y: str | None = Non
     unit = table.unit(metric)
     heading = title or f"{display_name(metric)} over {across.name} and {up.name}"
     written = shape[1] <= WRITTEN_COLUMNS and shape[0] <= WRITTEN_ROWS
-    figure, (panel,) = new_figure(
-        f"{heading}\n{table.subject()}", size=(SIZE[0], min(9.0, max(3.4, 2.2 + 0.34 * shape[0])))
-    )
+    height = min(9.0, max(3.4, 2.2 + 0.34 * shape[0]))
+    figure, (panel,) = new_figure(f"{heading}\n{table.subject()}", size=(SIZE[0], height))
     panel.grid(visible=False)
     map_ = mpl.colormaps[COLOURS if table.better(metric) >= 0 else f"{COLOURS}_r"]
     norm = _norm(coloured)
     mesh = panel.pcolormesh(coloured, cmap=map_, norm=norm, rasterized=cells.size > 2000)
-    bar = figure.colorbar(
-        mesh, ax=panel, format=EngFormatter(unit=escaped(tick_unit(unit)), sep=" " if tick_unit(unit) else "")
-    )
+    ticks = EngFormatter(unit=escaped(tick_unit(unit)), sep=" " if tick_unit(unit) else "")
+    bar = figure.colorbar(mesh, ax=panel, format=ticks)
     bar.ax.minorticks_off()
     bar.set_label(escaped(f"{display_name(metric)}{BETTER[table.better(metric)]}"))
     _hatch(panel, marks, there)
@@ -153,16 +150,10 @@ def _write(panel: Axes, cells: NDArray[np.float64], unit: str, shades: NDArray[n
         if np.isfinite(value):
             red, green, blue, _ = back = tuple(shades[row, column])
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-            panel.text(
-                column + 0.5,
-                row + 0.5,
-                escaped(format_value(value, unit, 3 if cells.shape[1] <= 8 else 2)),
-                color="white" if dark else "black",
-                ha="center",
-                va="center",
-                fontsize=8,
-                bbox={"facecolor": back, "edgecolor": "none", "pad": 1.2},
-            )
+            text = escaped(format_value(value, unit, 3 if cells.shape[1] <= 8 else 2))
+            look: dict[str, Any] = {"color": "white" if dark else "black", "ha": "center", "va": "center"}
+            box = {"facecolor": back, "edgecolor": "none", "pad": 1.2}
+            panel.text(column + 0.5, row + 0.5, text, fontsize=8, bbox=box, **look)
 
 
 def _ticks(panel: Axes, across: Axis, up: Axis) -> None:

@@ -12,31 +12,18 @@ from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 from roofline import Analysis, Hardware
 from roofline.core.units import seconds, si
-from roofline.reports.figures.style import (
-    BLACK,
-    BOUND_COLOURS,
-    CATEGORIES,
-    LINES,
-    base_title,
-    escaped,
-    new_figure,
-    number_points,
-    styled,
-)
+from roofline.reports.figures import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@styled
+@style.styled
 def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
     """The operators of both phases on the roofline of the hardware; the area of a bubble is its share of the phase."""
     phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
-    figure, axes = new_figure(
-        title or f"{base_title(analysis.scenario)}: operators on the roofline",
-        len(phases),
-        (5.6 * len(phases) + 1, 7.2),
-    )
+    heading = title or f"{style.base_title(analysis.scenario)}: operators on the roofline"
+    figure, axes = style.new_figure(heading, len(phases), (5.6 * len(phases) + 1, 7.2))
     spots: list[tuple[Axes, list[tuple[float, float]]]] = []
     for panel, phase in zip(axes, phases, strict=True):
         ops = [op for op in phase.ops if op.flops > 0]
@@ -47,7 +34,9 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
             spot = (round(10 * math.log10(op.intensity)), round(10 * math.log10(speed)))
             together.setdefault(spot, []).append((op.intensity, speed, op.name, float(op.share)))
             area = 25 + 1500 * float(op.share)
-            panel.scatter(op.intensity, speed, s=area, color=BOUND_COLOURS[str(op.bound)], alpha=0.55, linewidths=0)
+            panel.scatter(
+                op.intensity, speed, s=area, color=style.BOUND_COLOURS[str(op.bound)], alpha=0.55, linewidths=0
+            )
         panel.set_title(f"{phase.name}: {seconds(phase.bound_time)} at the bound", fontsize=10)
         panel.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOP/byte)", ylabel="attainable (FLOP/s)")
         panel.yaxis.set_major_formatter(EngFormatter())
@@ -56,11 +45,11 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
         marked = [together[spot] for spot in largest if shares[spot] >= NAMED_SHARE]
         handles = [
             Line2D([], [], color=colour, marker="o", linestyle="", alpha=0.55, label=f"{name}-bound")
-            for name, colour in BOUND_COLOURS.items()
+            for name, colour in style.BOUND_COLOURS.items()
             if name != "link" or any(str(op.bound) == name for op in ops)
         ]
         handles += [
-            Line2D([], [], linestyle="", marker=f"${number}$", color=BLACK, label=_together(same))
+            Line2D([], [], linestyle="", marker=f"${number}$", color=style.BLACK, label=_together(same))
             for number, same in enumerate(marked, 1)
         ]
         panel.legend(handles=handles, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13))
@@ -68,7 +57,7 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # numbers are set where things stand now
     for panel, points in spots:
-        number_points(figure, panel, points)
+        style.number_points(figure, panel, points)
     return figure
 
 
@@ -79,11 +68,11 @@ def _roofs(panel: Axes, analysis: Analysis, attained: Iterable[tuple[str | None,
     highest, bandwidth = peaks[0][1], hardware.memory_bandwidth
     low, high = 0.1, 400 * highest / bandwidth
     styles = ("-", "--", "-.", ":") * len(peaks)
-    for (name, peak), style in zip(peaks, styles, strict=False):
+    for (name, peak), dashes in zip(peaks, styles, strict=False):
         ridge = peak / bandwidth
-        panel.plot([ridge, high], [peak, peak], color=BLACK, linestyle=style, linewidth=1.2)
+        panel.plot([ridge, high], [peak, peak], color=style.BLACK, linestyle=dashes, linewidth=1.2)
         panel.annotate(f"{name} {peak / 1e12:.4g} TFLOP/s", (high, peak), ha="right", va="bottom", fontsize=8)
-    panel.plot([low, highest / bandwidth], [low * bandwidth, highest], color=BLACK, linewidth=1.2)
+    panel.plot([low, highest / bandwidth], [low * bandwidth, highest], color=style.BLACK, linewidth=1.2)
     panel.set_xlim(low, high)
     panel.set_ylim(0.5 * low * bandwidth, 8 * highest)
 
@@ -98,7 +87,7 @@ def _together(same: Sequence[tuple[float, float, str, float]]) -> str:
     """Legend entry of overlapping operators: the largest first, with their total share of the phase."""
     names = list(dict.fromkeys(name for _, _, name, _ in same))
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return escaped(f"{', '.join(names[:3])}{rest} ({sum(part for *_, part in same):.1%})")
+    return style.escaped(f"{', '.join(names[:3])}{rest} ({sum(part for *_, part in same):.1%})")
 
 
 def operator_rows(analysis: Analysis) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -130,13 +119,7 @@ def roofs_rows(hardware: Hardware, formats: Sequence[str] = ()) -> tuple[Sequenc
     return ("format", "peak", "bandwidth", "ridge"), rows
 
 
-def _rate(peak: float, unit: str) -> str:
-    """A peak with unit to four digits, without trailing zeros: 154.8 TFLOP/s, 9 PFLOP/s."""
-    number, prefixed = si(peak, unit, 4).split(" ")
-    return f"{float(number):g} {prefixed}"
-
-
-@styled
+@style.styled
 def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = None) -> Figure:
     """The roofline of hardware by format, with ridge points.
 
@@ -144,33 +127,27 @@ def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = N
     """
     peaks = _chosen(hardware, formats)
     bandwidth, highest, lowest = hardware.memory_bandwidth, max(peaks.values()), min(peaks.values())
-    figure, (panel,) = new_figure(title or f"{hardware.title}: roofline by format")
+    figure, (panel,) = style.new_figure(title or f"{hardware.title}: roofline by format")
     low, high = min(1.0, 0.1 * lowest / bandwidth), 30 * highest / bandwidth
     bottom = 0.4 * low * bandwidth
     together: dict[float, list[str]] = {}
     for name, peak in peaks.items():
         together.setdefault(peak, []).append(name)
     for index, (peak, names) in enumerate(together.items()):
-        ridge, colour = peak / bandwidth, CATEGORIES[index % len(CATEGORIES)]
-        panel.plot([ridge, high], [peak, peak], color=colour, linewidth=2, linestyle=LINES[index % len(LINES)])
+        ridge, colour = peak / bandwidth, style.CATEGORIES[index % len(style.CATEGORIES)]
+        panel.plot(
+            [ridge, high], [peak, peak], color=colour, linewidth=2, linestyle=style.LINES[index % len(style.LINES)]
+        )
         counted = "OP/s" if all(name.startswith("int") for name in names) else "FLOP/s"
-        text = escaped(f"{', '.join(names)}: {_rate(peak, counted)}")
+        number, unit = si(peak, counted, 4).split(" ")
+        text = style.escaped(f"{', '.join(names)}: {float(number):g} {unit}")
         panel.annotate(text, (high, peak), ha="right", va="bottom", fontsize=9, color=colour)
         panel.plot([ridge, ridge], [bottom, peak], color=colour, linewidth=0.8, linestyle=":")
-        panel.annotate(
-            f"ridge {ridge:.4g}",
-            (ridge, bottom),
-            xytext=(-3, 4),
-            textcoords="offset points",
-            rotation=90,
-            ha="right",
-            va="bottom",
-            fontsize=8,
-            color=colour,
-        )
-    panel.plot([low, highest / bandwidth], [low * bandwidth, highest], color=BLACK, linewidth=2)
-    panel.axvspan(low, lowest / bandwidth, color=BOUND_COLOURS["memory"], alpha=0.07, linewidth=0)
-    panel.axvspan(highest / bandwidth, high, color=BOUND_COLOURS["compute"], alpha=0.07, linewidth=0)
+        look: dict[str, Any] = {"textcoords": "offset points", "rotation": 90, "ha": "right", "va": "bottom"}
+        panel.annotate(f"ridge {ridge:.4g}", (ridge, bottom), (-3, 4), fontsize=8, color=colour, **look)
+    panel.plot([low, highest / bandwidth], [low * bandwidth, highest], color=style.BLACK, linewidth=2)
+    panel.axvspan(low, lowest / bandwidth, color=style.BOUND_COLOURS["memory"], alpha=0.07, linewidth=0)
+    panel.axvspan(highest / bandwidth, high, color=style.BOUND_COLOURS["compute"], alpha=0.07, linewidth=0)
     panel.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, 4 * highest))
     panel.set(xlabel="arithmetic intensity (FLOP/byte)", ylabel="attainable (FLOP/s)")
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))

@@ -6,7 +6,7 @@ The frontier of serving has tokens/s of a device, or cost, over tokens/s of a us
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,20 +16,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.reports.figures.style import (
-    BLACK,
-    CATEGORIES,
-    MARKERS,
-    escaped,
-    evenly_spaced,
-    format_ticks,
-    new_figure,
-    number_front,
-    styled,
-)
-from roofline.reports.figures.table import Table, describe, display_name, labels, tick_unit
-from roofline.whatif.axes import Axis
-from roofline.whatif.frontiers import Frontier, FrontierPoint, deployment_axes
+from roofline.reports.figures import style
+from roofline.reports.figures.table import UNFIT, Table, describe, display_name, labels, tick_unit
+from roofline.whatif.frontiers import Frontier, deployment_axes
 from roofline.whatif.selection import Rows, front
 
 if TYPE_CHECKING:
@@ -43,7 +32,7 @@ NAMED = 12
 """Maximum number of labelled points of the front, evenly spaced."""
 
 
-@styled
+@style.styled
 def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None = None) -> Figure:
     """All points over two metrics, and the numbered Pareto front of those that fit in memory.
 
@@ -60,23 +49,23 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
         raise RooflineError("there is no front: nothing in the study fits in memory")
     best = _front(table, columns, fits)
     heading = title or f"{display_name(up)} over {display_name(across)}: Pareto front"
-    figure, (panel,) = new_figure(f"{heading}\n{table.subject()}", size=(11.0, 5.8))
+    figure, (panel,) = style.new_figure(f"{heading}\n{table.subject()}", size=(11.0, 5.8))
     handles = _points(panel, table, x, y, fits)
     if (known & ~fits).any():
         many, out = bool(known.sum() > MANY), known & ~fits
         panel.scatter(x[out], y[out], marker="x", s=14, color="0.6", linewidths=0.6, rasterized=many)
-        handles.append(Line2D([], [], linestyle="", marker="x", color="0.6", label="does not fit in memory"))
-    look: dict[str, Any] = {"color": BLACK, "marker": "o", "fillstyle": "none"}
+        handles.append(Line2D([], [], linestyle="", marker="x", color="0.6", label=UNFIT))
+    look: dict[str, Any] = {"color": style.BLACK, "marker": "o", "fillstyle": "none"}
     panel.plot(x[best], y[best], linewidth=1.4, markersize=5 if best.size <= 30 else 2.5, zorder=4, **look)
     handles.append(Line2D([], [], label=f"Pareto front: {best.size} points", **look))
     varied = [axis for axis in table.study.axes if len(axis) > 1] or list(table.study.axes)
     places = [table.places(axis) for axis in varied]
     _scales(panel, table, (across, x[fits]), (up, y[fits]))
     _direction(panel, columns)
-    marked = evenly_spaced(best, NAMED)
+    marked = style.evenly_spaced(best, NAMED)
     named = [describe(varied, [column[row] for column in places]) for row in marked]
     points = [(float(x[row]), float(y[row])) for row in marked]
-    number_front(figure, panel, handles, points, named, math.degrees(math.atan2(columns[1][1], columns[0][1])))
+    style.number_front(figure, panel, handles, points, named, math.degrees(math.atan2(columns[1][1], columns[0][1])))
     return figure
 
 
@@ -88,27 +77,28 @@ def _front(table: Table, columns: tuple[tuple[str, int], ...], fits: NDArray[np.
     return found[np.argsort(table.numbers(columns[0][0])[found], kind="stable")]
 
 
-def _coloured(table: Table) -> Axis | None:
-    """The axis shown by colour: the first with few enough values, categories before numbers."""
-    few = [axis for axis in table.study.axes if 1 < len(axis) <= len(CATEGORIES)]
-    return next((axis for axis in few if not axis.option.kind.counts), few[0] if few else None)
-
-
 def _points(
     panel: Axes, table: Table, x: NDArray[np.float64], y: NDArray[np.float64], fits: NDArray[np.bool_]
 ) -> list[Line2D]:
-    """Draw all points that fit, coloured by an axis with few values; returns the legend handles."""
-    axis, many = _coloured(table), bool(np.isfinite(x).sum() > MANY)
+    """Draw all points that fit; returns the legend handles.
+
+    Colours are those of the first axis with few enough values, categories before numbers.
+    """
+    few = [axis for axis in table.study.axes if 1 < len(axis) <= len(style.CATEGORIES)]
+    axis = next((axis for axis in few if not axis.option.kind.counts), few[0] if few else None)
+    many = bool(np.isfinite(x).sum() > MANY)
     if axis is None:
-        panel.scatter(x[fits], y[fits], s=14, color=CATEGORIES[0], alpha=0.35, linewidths=0, rasterized=many)
-        return [Line2D([], [], linestyle="", marker="o", color=CATEGORIES[0], alpha=0.35, label="points that fit")]
+        panel.scatter(x[fits], y[fits], s=14, color=style.CATEGORIES[0], alpha=0.35, linewidths=0, rasterized=many)
+        return [
+            Line2D([], [], linestyle="", marker="o", color=style.CATEGORIES[0], alpha=0.35, label="points that fit")
+        ]
     places, handles = table.places(axis), []
     for place, text in enumerate(labels(axis)):
         chosen = fits & (places == place)
-        colour, marker = CATEGORIES[place], MARKERS[place]
+        colour, marker = style.CATEGORIES[place], style.MARKERS[place]
         look: dict[str, Any] = {"color": colour, "marker": marker}
         panel.scatter(x[chosen], y[chosen], s=16, alpha=0.35, linewidths=0, rasterized=many, **look)
-        label = escaped(f"{axis.name} {text}")
+        label = style.escaped(f"{axis.name} {text}")
         handles.append(Line2D([], [], linestyle="", alpha=0.5, label=label, **look))
     return handles
 
@@ -116,12 +106,12 @@ def _points(
 def _scales(panel: Axes, table: Table, *columns: tuple[str, NDArray[np.float64]]) -> None:
     for (name, values), which in zip(columns, ("x", "y"), strict=True):
         unit = table.unit(name)
-        label = escaped(display_name(name))
+        label = style.escaped(display_name(name))
         axis = panel.xaxis if which == "x" else panel.yaxis
         if values.min() > 0 and values.max() > 20 * values.min():
             panel.set(**{f"{which}scale": "log"})
         axis.set_label_text(label)
-        format_ticks(axis, escaped(tick_unit(unit)))
+        style.format_ticks(axis, style.escaped(tick_unit(unit)))
 
 
 def _direction(panel: Axes, columns: tuple[tuple[str, int], ...]) -> None:
@@ -129,18 +119,9 @@ def _direction(panel: Axes, columns: tuple[tuple[str, int], ...]) -> None:
     right, top = (better > 0 for _, better in columns)
     corner = (0.985 if right else 0.015, 0.98 if top else 0.02)
     start = (corner[0] + (-0.1 if right else 0.1), corner[1] + (-0.1 if top else 0.1))
-    panel.annotate(
-        "better",
-        corner,
-        xytext=start,
-        xycoords="axes fraction",
-        textcoords="axes fraction",
-        ha="right" if right else "left",
-        va="top" if top else "bottom",
-        fontsize=9,
-        color="0.35",
-        arrowprops={"arrowstyle": "->", "color": "0.35"},
-    )
+    look: dict[str, Any] = {"ha": "right" if right else "left", "va": "top" if top else "bottom", "color": "0.35"}
+    look |= {"xycoords": "axes fraction", "textcoords": "axes fraction", "fontsize": 9}
+    panel.annotate("better", corner, start, **look, arrowprops={"arrowstyle": "->", "color": "0.35"})
 
 
 COST = "cost"
@@ -153,7 +134,7 @@ HEAD = ("concurrency", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per
 TAIL = ("ttft_p50_s", "tpot_p50_s", "ttft_p95_s", "tpot_p95_s", "front")
 
 
-@styled
+@style.styled
 def frontier_figure(found: Frontier, cost: bool = False, title: str | None = None) -> Figure:
     """All points, and the Pareto front of each value of the first axis, numbered. Raises RooflineError."""
     if cost and any(point.cost is None for point in found.points):
@@ -161,34 +142,31 @@ def frontier_figure(found: Frontier, cost: bool = False, title: str | None = Non
     user, other = found.values(cost)
     across, up = "tokens/s per user", "USD per million output tokens" if cost else "output tokens/s per device"
     subject = Table(found.study, Rows({}, 0)).subject()
-    figure, (panel,) = new_figure(f"{title or f'{up} over {across}'}\n{subject}", size=(11.0, 5.8))
+    figure, (panel,) = style.new_figure(f"{title or f'{up} over {across}'}\n{subject}", size=(11.0, 5.8))
     axes, handles, marked = deployment_axes(found.study), [], []
     for index, (name, best, chosen) in enumerate(_fronts(found, cost)):
-        colour, marker = CATEGORIES[index % len(CATEGORIES)], MARKERS[index % len(MARKERS)]
+        colour, marker = style.CATEGORIES[index % len(style.CATEGORIES)], style.MARKERS[index % len(style.MARKERS)]
         panel.scatter(user[chosen], other[chosen], s=14, color=colour, marker=marker, alpha=0.25, linewidths=0)
         panel.plot(user[best], other[best], color=colour, marker=marker, markersize=4.5)
-        label = escaped(name or "Pareto front")
+        label = style.escaped(name or "Pareto front")
         handles.append(Line2D([], [], color=colour, marker=marker, label=label))
         marked.append(best)
     panel.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_minor_formatter(NullFormatter())
-        format_ticks(axis, "")
+        style.format_ticks(axis, "")
     if cost:
         panel.yaxis.set_major_formatter("{x:g}")
     each = max(2, NAMED_DEPLOYMENTS // max(len(marked), 1))
-    numbered = [row for rows in marked for row in evenly_spaced(rows, each)]
+    numbered = [row for rows in marked for row in style.evenly_spaced(rows, each)]
     points = [(float(user[row]), float(other[row])) for row in numbered]
-    named = [_named(found.points[row], axes) for row in numbered]
-    number_front(figure, panel, handles, points, named, better=-45.0 if cost else 45.0)
+    named = []
+    for point in (found.points[row] for row in numbered):
+        requests = f"{point.concurrency:.0f} request{'' if point.concurrency == 1 else 's'} in flight"
+        named.append(f"{describe(axes, list(point.place))}, {requests}" if axes else requests)
+    style.number_front(figure, panel, handles, points, named, better=-45.0 if cost else 45.0)
     return figure
-
-
-def _named(point: FrontierPoint, axes: Sequence[Axis]) -> str:
-    """A point in the legend: its deployment and its requests in flight."""
-    requests = f"{point.concurrency:.0f} request{'' if point.concurrency == 1 else 's'} in flight"
-    return f"{describe(axes, list(point.place))}, {requests}" if axes else requests
 
 
 def frontier_rows(found: Frontier) -> tuple[list[str], list[list[object]]]:
@@ -198,15 +176,10 @@ def frontier_rows(found: Frontier) -> tuple[list[str], list[list[object]]]:
     best = {int(row) for _, rows, _ in _fronts(found, cost=False) for row in rows}
     rows: list[list[object]] = []
     for index, point in enumerate(found.points):
-        outcome = point.outcome
-        rows.append(
-            [
-                *(texts[place] for texts, place in zip(names, point.place, strict=True)),
-                *(point.concurrency, outcome.per_user, outcome.output_per_device, point.cost),
-                *(outcome.ttft.p50.mid, outcome.tpot.p50.mid, outcome.ttft.p95.mid, outcome.tpot.p95.mid),
-                "true" if index in best else "false",
-            ]
-        )
+        ttft, tpot, place = point.outcome.ttft, point.outcome.tpot, zip(names, point.place, strict=True)
+        speed = (point.concurrency, point.outcome.per_user, point.outcome.output_per_device, point.cost)
+        times = (ttft.p50.mid, tpot.p50.mid, ttft.p95.mid, tpot.p95.mid)
+        rows.append([*(texts[at] for texts, at in place), *speed, *times, "true" if index in best else "false"])
     return [*(axis.name for axis in axes), *HEAD, *TAIL], rows
 
 

@@ -167,9 +167,8 @@ def number_front(
         Line2D([], [], linestyle="", marker=f"${number}$", markersize=5 if number < 10 else 9, color=BLACK, label=label)
         for number, label in enumerate(map(escaped, labels), 1)
     ]
-    panel.legend(
-        handles=[*handles, *numbered], fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0
-    )
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0}
+    panel.legend(handles=[*handles, *numbered], fontsize=8, **beside)
     figure.draw_without_rendering()
     number_points(figure, panel, points, [better + turn for turn in AWAY])
 
@@ -184,27 +183,16 @@ def number_points(
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     turns = [math.radians(angle) for angle in directions]
     places = [(radius * math.cos(turn), radius * math.sin(turn)) for radius in range(12, 120, 8) for turn in turns]
-    taken: list[Any] = []
+    look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "ha": "center", "va": "center"}
+    look["arrowprops"] = {"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "shrinkB": 0}
+    frame, taken = panel.get_window_extent(), list[Any]()
     for index, point in enumerate(points, 1):
         for place in places:
-            note = panel.annotate(
-                str(index),
-                point,
-                xytext=place,
-                textcoords="offset points",
-                fontsize=9,
-                ha="center",
-                va="center",
-                arrowprops={"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "shrinkB": 0},
-            )
+            note = panel.annotate(str(index), point, place, **look)
             note.update_positions(renderer)
             box = Text.get_window_extent(note, renderer).padded(2)  # without the line to its point
-            if _inside(panel, box) and not any(box.overlaps(other) for other in taken):
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            if inside and not any(box.overlaps(other) for other in taken):
                 taken.append(box)
                 break
             note.remove()
-
-
-def _inside(panel: Axes, box: Any) -> bool:
-    frame = panel.get_window_extent()
-    return bool(frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)

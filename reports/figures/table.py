@@ -44,6 +44,8 @@ NAMES = {
     "headroom": "free memory",
     "gpus": "devices",
 }
+UNFIT = "does not fit in memory"
+
 RATES = ("tokens/s", "sequences/s")
 """Units that axis titles show and numbers omit."""
 

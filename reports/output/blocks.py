@@ -83,7 +83,10 @@ def block_markdown(block: Block, heading: str) -> list[str]:
     lines: list[str] = []
     if block.title:
         lines += [f"{heading} {escape(block.title)}", ""]
-    lines += [f"{_indent(line)}- {escape(line.strip())}" for line in block.lines] + ([""] if block.lines else [])
+    for line in block.lines:
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines.append(f"{indent}- {escape(line.strip())}")
+    lines += [""] if block.lines else []
     if block.header:
         lines += [*markdown_table([escape(name) for name in block.header], block.rows, block.left), ""]
     lines += [block.lead, ""] if block.lead else []
@@ -131,10 +134,6 @@ def _html(block: Block) -> Iterator[str]:
             yield f"<p>and {len(block.rows) - HTML_ROWS} more</p>"
     yield from [f"<p>{text(block.lead)}</p>"] if block.lead else []
     yield from (f"<pre>{text(command)}</pre>" for command in block.commands)
-
-
-def _indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
 
 
 def picked(thing: Any, *names: str) -> dict[str, Any]:

@@ -46,15 +46,16 @@ class Cells(Struct, frozen=True):
     out: tuple[str, ...] = ()
 
     @property
+    def columns(self) -> list[list[str]]:
+        """The lines of text of each column, its header first."""
+        return [[*name.split("\n"), *(row[at] for row in self.rows)] for at, name in enumerate(self.header)]
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """The least columns of text of each column: left-aligned ones wrap between words, others do not."""
-        found = []
-        for index, name in enumerate(self.header):
-            cells = [*name.split("\n"), *(row[index] for row in self.rows)]
-            widest = max(map(len, cells))
-            if index < self.left:
-                widest = max(min(widest, READABLE), *(len(word) for cell in cells for word in cell.split()), 0)
-            found.append(widest)
+        found = [max(map(len, cells)) for cells in self.columns]
+        for index, cells in enumerate(self.columns[: self.left]):
+            found[index] = max(min(found[index], READABLE), *(len(word) for cell in cells for word in cell.split()), 0)
         return tuple(found)
 
     @property
@@ -71,12 +72,7 @@ class Cells(Struct, frozen=True):
         for _ in range(self.width - width if self.left else 0):
             widest = max(range(self.left), key=found.__getitem__)
             found[widest] = max(found[widest] - 1, 1)
-        whole = [
-            max(map(len, [*name.split("\n"), *(row[index] for row in self.rows)]))
-            if index < self.left
-            else found[index]
-            for index, name in enumerate(self.header)
-        ]
+        whole = [max(map(len, cells)) for cells in self.columns[: self.left]] + found[self.left :]
         for _ in range(width - self.width):
             most = max(range(len(found)), key=lambda index: whole[index] - found[index])
             if whole[most] <= found[most]:
@@ -139,14 +135,8 @@ class FittedTable:
 
     def drawn(self, cells: Cells, width: int = ENDLESS) -> Table:
         """The table of some cells in a width."""
-        drawn = Table(
-            box=SIMPLE_HEAD,
-            title=self.title,
-            title_justify="left",
-            pad_edge=False,
-            title_style="bold",
-            padding=(0, 0, 0, 1),
-        )
+        drawn = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
+        drawn.title, drawn.title_justify, drawn.title_style = self.title, "left", "bold"
         for index, (name, columns) in enumerate(zip(cells.header, cells.spread(width), strict=True)):
             left = index < cells.left or (self.last_left and index == len(cells.header) - 1)
             drawn.add_column(Text(name), justify="left" if left else "right", width=columns, overflow="fold")

@@ -92,13 +92,13 @@ class CommandLine:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         limited = console.is_terminal or told_width()
-        widths = [*([self.width] if self.width else []), *([options.max_width] if limited else [])]
-        lines = [self.command]
+        widths = [width for width in (self.width, options.max_width if limited else 0) if width]
+        first, more = self.command, []
         if widths:
             indent = " " * (len(self.lead) - len(self.lead.lstrip()))
-            lines = list(continued(self.command, min(widths) - len(indent), len(self.lead) - len(indent)))
-            lines[1:] = [f"{indent}{line}" for line in lines[1:]]
-        for line in (f"{self.lead}{lines[0]}", *lines[1:]):
+            first, *more = continued(self.command, min(widths) - len(indent), len(self.lead) - len(indent))
+            more = [f"{indent}{line}" for line in more]
+        for line in (f"{self.lead}{first}", *more):
             yield Text(line, no_wrap=True, overflow="ignore")
 
 

@@ -12,41 +12,20 @@ from roofline import Analysis, __version__, analyze
 from roofline.advisor import Goal, advise
 from roofline.core.errors import RooflineError
 from roofline.core.units import count_text, seconds, si
+from roofline.reports.documents import summary
 from roofline.reports.documents.advice import advice_blocks
 from roofline.reports.documents.analysis import analysis_document, interval, rates_document
 from roofline.reports.documents.explain import definitions
 from roofline.reports.output.blocks import Block
-from roofline.reports.output.export import (
-    BASES,
-    is_encoder,
-    op_rows,
-    phase_line,
-    rate_columns,
-    rate_interval,
-    rate_of,
-    summary_lines,
-    time_interval,
-)
+from roofline.reports.output.cells import cell
 from roofline.reports.pages.subjects import Subject
-from roofline.scenario.options import of_group
-from roofline.scenario.options.groups import FORMATS
-from roofline.scenario.phase import Phase
+from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.support import runs_gguf
 from roofline.timing.calibration import Match
 from roofline.whatif.command_line import command_line
 from roofline.whatif.explanation.assumptions import assumptions
 from roofline.whatif.study import source_digest
-
-
-def quantized(scenario: Scenario, scheme: str) -> Scenario:
-    """The scenario in the formats of a scheme."""
-    return scenario.without(*of_group(FORMATS)).with_(quant=scheme)
-
-
-def has_flash(scenario: Scenario) -> bool:
-    """Whether attention is fused (FlashAttention)."""
-    return "attention" in scenario.plain.fusions
 
 
 def schemes(scenario: Scenario) -> list[tuple[str, str | None]]:
@@ -109,13 +88,19 @@ def content(subjects: Sequence[Subject], title: str | None, advice: bool, progre
         Section("definitions", "Definitions", [changed(block, title="") for block in definitions()]),
         Section("reproduce", "Reproduce", list(_reproduce(subjects))),
     ]
+    names = list(dict.fromkeys(subject.name for subject in subjects))
     lines = [
-        Block(subject.label if several else "", summary_lines(document))
+        Block(subject.label if several else "", summary.summary_lines(document))
         for subject, document in zip(subjects, documents, strict=True)
     ]
-    beside = [_beside(subjects, documents)] if several else []
+    beside = []
+    if several:
+        expected = all("expected_time_s" in document["generation"] for document in documents)
+        times = "expected times with 80% intervals" if expected else "times at the bound"
+        settings = [_row(subject.label, subject.analysis) for subject in subjects]
+        beside = [_speeds_block(f"Side by side: {times}", "scenario", settings)]
     return Content(
-        title=title or _title(subjects),
+        title=title or (names[0] if len(names) == 1 else f"{len(subjects)} scenarios side by side"),
         lead=[
             f"{subject.label}: {_answer(document)}" if several else _answer(document)
             for subject, document in zip(subjects, documents, strict=True)
@@ -134,18 +119,12 @@ def _each(subjects: Sequence[Subject], blocks: Callable[[Subject], Iterator[Bloc
         yield from blocks(subject)
 
 
-def _title(subjects: Sequence[Subject]) -> str:
-    names = list(dict.fromkeys(subject.name for subject in subjects))
-    return names[0] if len(names) == 1 else f"{len(subjects)} scenarios side by side"
-
-
 def _answer(document: dict[str, Any]) -> str:
     """Memory, latency, throughput and bounds in a few sentences."""
     memory, generation = document["memory"], document["generation"]
     verdict = "Fits in memory" if memory["fits"] else "Does not fit in memory"
-    used = f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}"
     bounds = ", ".join(f"{name} is mostly {phase['bound']}-bound" for name, phase in document["phases"].items())
-    return f"{verdict} ({used}). {'; '.join(_speeds(generation))}. {bounds[0].upper()}{bounds[1:]}."
+    return f"{verdict} ({summary.used_of(memory)}). {'; '.join(_speeds(generation))}. {bounds[0].upper()}{bounds[1:]}."
 
 
 def _speeds(generation: dict[str, Any]) -> Iterator[str]:
@@ -154,16 +133,13 @@ def _speeds(generation: dict[str, Any]) -> Iterator[str]:
         yield f"At the bound TTFT {seconds(generation['ttft_s'])}" + ("" if tpot is None else f", TPOT {seconds(tpot)}")
         return
     if not generation["generated"]:
-        yield time_interval(generation["expected_time_s"])
+        yield summary.time_interval(generation["expected_time_s"])
     else:
-        yield f"TTFT {time_interval(generation['expected_ttft_s'])}"
+        yield f"TTFT {summary.time_interval(generation['expected_ttft_s'])}"
         if generation["expected_tpot_s"] is not None:
-            yield f"TPOT {time_interval(generation['expected_tpot_s'])}"
-    rate, unit = rate_of(generation)
-    yield f"{rate_interval(generation[f'expected_{rate}'])} {unit}"
-
-
-# --- side by side -----------------------------------------------------------------------------------------------------
+            yield f"TPOT {summary.time_interval(generation['expected_tpot_s'])}"
+    rate, unit = summary.rate_of(generation)
+    yield f"{summary.rate_interval(generation[f'expected_{rate}'])} {unit}"
 
 
 Row = tuple[str, list[str], dict[str, Any], list[str]]
@@ -176,63 +152,46 @@ def _row(label: str, answer: Analysis) -> Row:
     cells = ["yes" if memory.fits else "NO", si(float(memory.total), "B")]
     if answer.times_are_expected:
         times = answer.expected.ttft, None if answer.decode is None else answer.expected.tpot
-        cells += ["-" if time is None else time_interval(interval(time)) for time in times]
+        cells += [cell(time, lambda found: summary.time_interval(interval(found))) for time in times]
     else:
-        cells += ["-" if time is None else seconds(time) for time in (answer.generation.ttft, answer.generation.tpot)]
+        cells += [cell(time, seconds) for time in (answer.generation.ttft, answer.generation.tpot)]
     bounds = [str(answer.prefill.bound), "-" if answer.decode is None else str(answer.decode.bound)]
     return label, cells, rates_document(answer), bounds
 
 
 def _speeds_block(title: str, first: str, rows: Sequence[Row]) -> Block:
     """A table of settings; encoders have only prefill."""
-    rates = rate_columns(found for _, _, found, _ in rows)
+    rates = summary.rate_columns(found for _, _, found, _ in rows)
     phases = {"TTFT": "prefill", "TPOT": "decode"}
-    if all(is_encoder(found) for _, _, found, _ in rows):
+    if all(summary.is_encoder(found) for _, _, found, _ in rows):
         phases = {"total": "bound"}
     count = len(phases)
-    lines = [
-        [label, *cells[: 2 + count], *(_rate_cell(found, name) for name in rates), *bounds[:count]]
-        for label, cells, found, bounds in rows
-    ]
+    lines = []
+    for label, cells, found, bounds in rows:
+        expected = {name: found.get(f"expected_{name}") for name in rates}
+        shown = [
+            cell(one or found[name], summary.rate_interval if one else count_text) for name, one in expected.items()
+        ]
+        lines.append([label, *cells[: 2 + count], *shown, *bounds[:count]])
     return Block(title, header=(first, "fits", "memory", *phases, *rates.values(), *phases.values()), rows=lines)
-
-
-def _rate_cell(rates: dict[str, Any], name: str) -> str:
-    if rates[name] is None:
-        return "-"
-    expected = rates.get(f"expected_{name}")
-    return count_text(rates[name]) if expected is None else rate_interval(expected)
-
-
-def _beside(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) -> Block:
-    expected = all("expected_time_s" in document["generation"] for document in documents)
-    times = "expected times with 80% intervals" if expected else "times at the bound"
-    rows = [_row(subject.label, subject.analysis) for subject in subjects]
-    return _speeds_block(f"Side by side: {times}", "scenario", rows)
-
-
-# --- what if ----------------------------------------------------------------------------------------------------------
 
 
 def _what_if(subject: Subject) -> Iterator[Block]:
     """Every quantization with and without FlashAttention, all else as requested."""
     scenario, rows, failed = subject.scenario, [], []
+    fused = "attention" in scenario.plain.fusions
     for label, scheme in schemes(scenario):
-        formats = scenario if scheme is None else quantized(scenario, scheme)
+        formats = scenario if scheme is None else scenario.without(*of_group(FORMATS)).with_(quant=scheme)
         for flash in (True, False):
-            requested = " (requested)" if scheme is None and flash is has_flash(scenario) else ""
+            requested = " (requested)" if scheme is None and flash is fused else ""
             name = f"{label}, {'with' if flash else 'without'} FlashAttention"
             try:
-                answer = analyze(formats.with_(flash=flash))
-                rows.append(_row(f"{name}{requested}", answer))
+                rows.append(_row(f"{name}{requested}", analyze(formats.with_(flash=flash))))
             except RooflineError as error:
                 failed.append(f"{name}: {error}")
     yield _speeds_block("", "setting", rows)
     if failed:
         yield Block(lines=failed)
-
-
-# --- advice -----------------------------------------------------------------------------------------------------------
 
 
 def _advice(subject: Subject) -> Iterator[Block]:
@@ -243,47 +202,33 @@ def _advice(subject: Subject) -> Iterator[Block]:
         yield Block(lines=[f"No advice for this scenario: {error}."])
 
 
-# --- operators --------------------------------------------------------------------------------------------------------
-
-
 def _operators(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) -> Iterator[Block]:
     for subject, document in zip(subjects, documents, strict=True):
         for name, phase in document["phases"].items():
             shown = sorted(phase["ops"], key=lambda op: -op["share"])[:MAX_ROWS]
             names = {id(op) for op in shown}
             cut = {**phase, "ops": [op for op in phase["ops"] if id(op) in names]}
-            header, rows = op_rows(cut)
             title = f"{subject.label}: {name}" if len(subjects) > 1 else name.capitalize()
-            lines = phase_line(phase).split("\n")
+            lines = summary.phase_line(phase).split("\n")
             if len(phase["ops"]) > len(shown):
                 lines.append(f"the {len(shown)} of {len(phase['ops'])} operators that take longest")
             yield Block(title, lines)
-            yield Block(header=header, rows=rows)
-
-
-# --- accuracy and versions--------------------------------------------------------------------------------------------
+            yield Block("", (), *summary.op_rows(cut))
 
 
 def used_fits(answer: Analysis) -> list[tuple[Match, tuple[str, ...]]]:
     """The fits behind the expected times in order of first use, each with the operators of its kernels."""
     found: dict[tuple[str, str, str], tuple[Match, dict[str, None]]] = {}
-    for phase in (answer.prefill, answer.decode):
-        if phase is None:
-            continue
+    for phase in filter(None, (answer.prefill, answer.decode)):
+        other = "attention_decode" if phase.name == "prefill" else "attention_prefill"  # of the same kernel
         for run in phase.passes:
             kernels = phase.timed(run)
             for entry in kernels.kernels:
                 names = [kernels.placement.ops[part][0].name for part in entry.parts]
-                for match in _of_phase(entry.matches.values(), phase):
+                for match in (match for match in entry.matches.values() if match.fit.op != other):
                     key = (match.fit.op, match.fit.format, match.calibration)
                     found.setdefault(key, (match, {}))[1].update(dict.fromkeys(names))
     return [(match, tuple(names)) for match, names in found.values()]
-
-
-def _of_phase(matches: Any, phase: Phase) -> Iterator[Match]:
-    """The matches of a kernel in a phase: attention has one for prefill and one for decode."""
-    other = "attention_decode" if phase.name == "prefill" else "attention_prefill"
-    yield from (match for match in matches if match.fit.op != other)
 
 
 _RESIDUALS = ("kernel", "format", "computes", "basis", "measurements", "p10", "p50", "p90", "widened by")
@@ -299,7 +244,7 @@ def _accuracy(subject: Subject) -> Iterator[Block]:
     for match, operators in used_fits(answer):
         fit, residuals = match.fit, match.fit.residuals.get("all")
         cells = ["-"] * 3 if residuals is None else [f"{getattr(residuals, end):.3g}" for end in ("low", "mid", "high")]
-        basis = BASES[match.basis] if fit.rows else "prior"
+        basis = summary.BASES[match.basis] if fit.rows else "prior"
         widening = "" if match.widening == 1 else f"{match.widening:.3g}"
         names = ", ".join(operators[:6]) + (", ..." if len(operators) > 6 else "")
         rows.append([fit.op, fit.format, names, basis, f"{fit.rows:,}", *cells, widening])
@@ -321,18 +266,15 @@ def _reproduce(subjects: Sequence[Subject]) -> Iterator[Block]:
         except RooflineError as error:
             yield Block(lines=[str(error)])
     yield Block(lines=["Commands:"], commands=commands)
-    rows = [["roofline", __version__, ""]]
+    rows = {("roofline", __version__, ""): None}
     for scenario in (subject.scenario for subject in subjects):
-        rows += _versions(scenario)
+        model, hardware, engine = scenario.model, scenario.hardware, scenario.profile
+        sources = "; ".join(list(dict.fromkeys(hardware.sources.values()))[:3])
+        for name, kind, written, source in (
+            (f"model {model.name}", "model", scenario.model_name, model.source or ""),
+            (f"hardware {hardware.name} and its calibration", "hw", scenario.hardware_name, sources),
+            (f"engine {engine.label}", "engine", scenario.engine_name, "; ".join(engine.sources)),
+        ):
+            rows[name, source_digest(kind, written), source] = None
     yield Block(lines=["Versions:"])
-    yield Block(header=("input", "version", "source"), rows=list(map(list, dict.fromkeys(map(tuple, rows)))), left=3)
-
-
-def _versions(scenario: Scenario) -> Iterator[list[str]]:
-    """Name, digest and source of the specs that a scenario reads."""
-    yield [f"model {scenario.model.name}", source_digest("model", scenario.model_name), scenario.model.source or ""]
-    hardware = scenario.hardware
-    sources = "; ".join(list(dict.fromkeys(hardware.sources.values()))[:3])
-    yield [f"hardware {hardware.name} and its calibration", source_digest("hw", scenario.hardware_name), sources]
-    engine = scenario.profile
-    yield [f"engine {engine.label}", source_digest("engine", scenario.engine_name), "; ".join(engine.sources)]
+    yield Block(header=("input", "version", "source"), rows=list(rows), left=3)

@@ -14,6 +14,7 @@ from roofline import Analysis, analyze
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.request import is_yaml, scenario_options
+from roofline.reports.figures.style import base_title
 from roofline.reports.figures.table import values_of
 from roofline.scenario.options import find_option
 from roofline.scenario.scenario import Scenario
@@ -35,8 +36,7 @@ class Subject(Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        scenario = self.analysis.scenario
-        return f"{scenario.model.name} on {scenario.hardware.name}"
+        return base_title(self.analysis.scenario)
 
 
 def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]) -> list[Subject]:
@@ -45,7 +45,8 @@ def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]
     Options that are None are not given. Raises RooflineError, also for more than `MAX_SUBJECTS`.
     """
     over = list(over)
-    if not over and not _has_axes(source):
+    is_file = source is not None and is_yaml(source) and Path(source).is_file()
+    if not over and not (is_file and "over" in read_mapping(Path(str(source)))):
         return [Subject(Scenario(**scenario_options(source, options)))]
     study = assemble(source, over, options, {})
     if study.points > MAX_SUBJECTS:
@@ -59,10 +60,6 @@ def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]
         label = ", ".join(f"{name} {_text(value)}" for name, value in varied.items())
         found.append(Subject(Scenario.varied(study.question.fixed, varied), label))
     return found
-
-
-def _has_axes(source: str | None) -> bool:
-    return source is not None and is_yaml(source) and Path(source).is_file() and "over" in read_mapping(Path(source))
 
 
 def _text(value: object) -> str:

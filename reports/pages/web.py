@@ -21,6 +21,8 @@ from roofline.reports.view.page import SCRIPTS, STYLES, source
 from roofline.reports.view.recorded import recorded
 from roofline.reports.view.setups import Setup, Specs
 
+LOADER = PackageLoader("roofline.reports.pages", "templates")
+
 _LOADED = re.compile(r'<(?:link rel="stylesheet"|script src=)[^\n]*\n|<title>.*</title>\n')
 
 
@@ -35,8 +37,10 @@ def web_page(
     """The HTML page. All text is escaped, and the output is deterministic."""
     script = "".join(source(f"{name}.js") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment = _environment()
-    style = "".join(source(f"{name}.css") for name in STYLES) + _source(environment, "report.css")
+    environment = Environment(
+        loader=LOADER, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
+    style = "".join(source(f"{name}.css") for name in STYLES) + LOADER.get_source(environment, "report.css")[0]
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:;"
         " base-uri 'none'; form-action 'none'"
@@ -67,22 +71,6 @@ def web_page(
     }.items():
         page = page.replace(before, after, 1)
     return page
-
-
-def _source(environment: Environment, name: str) -> str:
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("roofline.reports.pages", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-    )
 
 
 def _shown(value: object) -> object:

@@ -43,7 +43,10 @@ def write_report(
         raise RooflineError(f"a report is written as .html or .md, and {quote(output.name)} ends in neither")
     if not output.parent.is_dir():
         raise cannot_write(output, FileNotFoundError(errno.ENOENT, ""))
-    day = None if date is None else _day(date)
+    try:
+        day = None if date is None else datetime.date.fromisoformat(date).isoformat()
+    except ValueError:
+        raise RooflineError(f"a date is written like 2026-11-22, got {quote(date)}") from None
     found = subjects(source, over, options)
     sections = content(found, title, advice, progress)
     progress("figures")
@@ -71,13 +74,6 @@ def write_report(
             folder.rmdir()
         raise
     return [output, *paths]
-
-
-def _day(text: str) -> str:
-    try:
-        return datetime.date.fromisoformat(text).isoformat()
-    except ValueError:
-        raise RooflineError(f"a date is written like 2026-11-22, got {quote(text)}") from None
 
 
 def markdown_page(content: Content, figures: Sequence[ReportFigure], folder: str, date: str | None) -> str:

@@ -104,26 +104,20 @@ class Spool:
             self._log.seek(0)
             self._log.write(self._about)
             self._log.flush()
+        elif (_record(first) or {}).get("schema") != SCHEMA:
+            wrong = f"{quote(str(self.manifest), 200)} is not the manifest of a sweep"
+            raise RooflineError(f"{wrong}; delete it to start over")
         else:
-            self._refuse(first)
+            raise RooflineError(
+                f"{quote(str(self.path), 200)} is of another sweep, or of other specs, another version or chunk size;"
+                " delete it to start over, or write to another file"
+            )
         self._file = self._opened(self.path)
         try:
             self._recover()
         except BaseException:
             self._file.close()
             raise
-
-    def _refuse(self, first: bytes) -> None:
-        """Raise the error for the manifest of another sweep, or of none."""
-        record = _record(first)
-        if record is None or record.get("schema") != SCHEMA:
-            raise RooflineError(
-                f"{quote(str(self.manifest), 200)} is not the manifest of a sweep; delete it to start over"
-            )
-        raise RooflineError(
-            f"{quote(str(self.path), 200)} is of another sweep, or of other specs, another version or chunk size;"
-            " delete it to start over, or write to another file"
-        )
 
     def _recover(self) -> None:
         """Keep the leading chunks that the manifest verifies, and truncate the rest."""

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import repeat
 from typing import Any, BinaryIO
@@ -115,65 +115,57 @@ ROW_GROUP = 1 << 18
 """Rows per group of a Parquet file, which are buffered until written."""
 
 
-class ParquetFile:
-    """Writer of rows to a Parquet file by row groups; null if there is no figure.
+@contextmanager
+def parquet_writer(file: BinaryIO, columns: Columns) -> Iterator[Callable[[Rows], None]]:
+    """A function that writes rows to a Parquet file by row groups; null if there is no figure.
 
-    A context manager: it closes after the last rows.
+    After the last rows the file has its footer; after an error it is only closed, and is to be discarded.
     """
+    pyarrow = arrow()
+    kinds = {Type.NUMBER: pyarrow.float64(), Type.TRUTH: pyarrow.bool_()}
+    text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    schema = pyarrow.schema(
+        (name, pyarrow.int64() if _counts(name) else kinds.get(kind, text)) for name, kind in columns.items()
+    )
+    writer = pyarrow.parquet.ParquetWriter(file, schema, compression="zstd")
+    waiting: list[Any] = []
 
-    def __init__(self, file: BinaryIO, columns: Columns) -> None:
-        self._arrow = arrow()
-        self._columns = columns
-        kinds = {Type.NUMBER: self._arrow.float64(), Type.TRUTH: self._arrow.bool_()}
-        text = self._arrow.dictionary(self._arrow.int32(), self._arrow.string())
-        self._schema = self._arrow.schema(
-            (name, self._arrow.int64() if _counts(name) else kinds.get(kind, text)) for name, kind in columns.items()
-        )
-        self._writer = self._arrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
-        self._waiting: list[Any] = []
-        self._rows = 0
+    def flush() -> None:
+        if waiting:
+            writer.write_table(pyarrow.Table.from_batches(waiting).unify_dictionaries())
+        waiting.clear()
 
-    def write(self, rows: Rows) -> None:
-        arrays = [self._array(rows, name, kind) for name, kind in self._columns.items()]
-        self._waiting.append(self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._rows += rows.count
-        if self._rows >= ROW_GROUP:
-            self._flush()
+    def write(rows: Rows) -> None:
+        arrays = [_array(pyarrow, rows, name, kind) for name, kind in columns.items()]
+        waiting.append(pyarrow.RecordBatch.from_arrays(arrays, schema=schema))
+        if sum(batch.num_rows for batch in waiting) >= ROW_GROUP:
+            flush()
 
-    def _array(self, rows: Rows, name: str, kind: Type) -> Any:
-        column = rows.columns[name]
-        if kind is Type.TRUTH:
-            return self._arrow.array(rows.array(name).astype(bool), mask=broken_rows(rows, name))
-        if kind is Type.NUMBER:
-            values = rows.array(name)
-            return self._arrow.array(
-                values.astype(np.int64 if _counts(name) else np.float64, copy=False), mask=~np.isfinite(values)
-            )
-        texts, which = [column], np.zeros(rows.count, dtype=np.int32)
-        if isinstance(column, np.ndarray):
-            found, inverse = np.unique(column.astype(str), return_inverse=True)
-            texts, which = found.tolist(), inverse.astype(np.int32)
-        indices = self._arrow.array(which, mask=np.array([not text for text in texts], dtype=bool)[which])
-        return self._arrow.DictionaryArray.from_arrays(
-            indices, self._arrow.array(list(map(visible, texts)), self._arrow.string())
-        )
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(self._arrow.Table.from_batches(self._waiting).unify_dictionaries())
-        self._waiting, self._rows = [], 0
-
-    def __enter__(self) -> ParquetFile:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Writes the buffered rows and the footer; after an error only closes the writer, whose file is discarded."""
-        if kind is None:
-            self._flush()
-            self._writer.close()
-            return
+    try:
+        yield write
+        flush()
+    except BaseException:
         with suppress(Exception):  # pyarrow would close it later, when the file is closed
-            self._writer.close()
+            writer.close()
+        raise
+    writer.close()
+
+
+def _array(pyarrow: Any, rows: Rows, name: str, kind: Type) -> Any:
+    """A column of rows as an array of pyarrow."""
+    column = rows.columns[name]
+    if kind is Type.TRUTH:
+        return pyarrow.array(rows.array(name).astype(bool), mask=broken_rows(rows, name))
+    if kind is Type.NUMBER:
+        values = rows.array(name)
+        numbers = values.astype(np.int64 if _counts(name) else np.float64, copy=False)
+        return pyarrow.array(numbers, mask=~np.isfinite(values))
+    texts, which = [column], np.zeros(rows.count, dtype=np.int32)
+    if isinstance(column, np.ndarray):
+        found, inverse = np.unique(column.astype(str), return_inverse=True)
+        texts, which = found.tolist(), inverse.astype(np.int32)
+    indices = pyarrow.array(which, mask=np.array([not text for text in texts], dtype=bool)[which])
+    return pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(list(map(visible, texts)), pyarrow.string()))
 
 
 def sliced(rows: Rows, size: int = 1 << 15) -> Iterator[Rows]:

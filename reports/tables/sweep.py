@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,73 +23,57 @@ from roofline.core.units import seconds, si
 from roofline.reports.output.columns import ENDLESS
 from roofline.reports.output.terminal import render, table, terminal
 from roofline.reports.tables.resumable import Spool
-from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, ParquetFile, broken_rows, sliced
+from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, broken_rows, parquet_writer, sliced
 from roofline.whatif.executors import Pool
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.selection import Rows
 from roofline.whatif.study import Question, Study
 from roofline.whatif.sweeps import CHUNK, Answer, Chunks, Collector, Tally, answers
 
+NO_FILE = "a sweep to resume needs a file to continue: name it"
+
 TABLE_ROWS = 100
 """Maximum number of rows of a table."""
-
-
-class SweepFormat(StrEnum):
-    """The output format of a sweep."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON_LINES = "jsonl"
-    PARQUET = "parquet"
 
 
 class Run(Struct, frozen=True):
     """How a study runs: its workers, the points per chunk, and whether a partial file is resumed."""
 
     pool: Pool
-    size: int | None = None
+    chunk: int = CHUNK
     resume: bool = False
     progress: bool = False
 
-    @property
-    def chunk(self) -> int:
-        return CHUNK if self.size is None else self.size
 
-
-def format_of(output: Path | None) -> SweepFormat:
-    """The format of a file by its ending; a table if there is no file."""
+def format_of(output: Path | None) -> str:
+    """The format of a file by its ending: csv, jsonl or parquet; a table if there is no file."""
     if output is None:
-        return SweepFormat.TABLE
-    suffix = output.suffix.lower().removeprefix(".")
-    return {"jsonl": SweepFormat.JSON_LINES, "ndjson": SweepFormat.JSON_LINES, "parquet": SweepFormat.PARQUET}.get(
-        suffix, SweepFormat.CSV
-    )
+        return "table"
+    return {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(output.suffix.lower(), "csv")
 
 
-def write_sweep(study: Study, format: SweepFormat, output: Path, run: Run) -> Tally:
-    """Runs a study, writes its rows to a file and returns the tally of points. Raises RooflineError.
+def write_sweep(study: Study, format: str, output: Path | None, run: Run) -> Tally:
+    """Runs a study, writes its rows to a file or as they arrive to standard output, and returns the tally of points.
 
-    A failed run leaves no file, unless it is resumable: then the complete chunks stay beside the output.
+    A failed run leaves no file, unless it is resumable: then the complete chunks stay beside the output. Raises
+    RooflineError.
     """
+    if output is None:
+        if run.resume:
+            raise RooflineError(NO_FILE, options=["output"])
+        if format == "parquet":
+            raise RooflineError("Parquet is a binary format: name a file", options=["output"])
+        return _write(study, format, sys.stdout.buffer, run)
     if run.resume:
         return _write_resumable(study, format, output, run)
     with whole_file(output) as file:
         return _write(study, format, file, run)
 
 
-def stream_sweep(study: Study, format: SweepFormat, out: BinaryIO, run: Run) -> Tally:
-    """Runs a study and writes its rows to a stream as they arrive. Raises RooflineError."""
-    if run.resume:
-        raise RooflineError("a sweep to resume needs a file to continue: name it", options=["output"])
-    if format is SweepFormat.PARQUET:
-        raise RooflineError("Parquet is a binary format: name a file", options=["output"])
-    return _write(study, format, out, run)
-
-
 def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
     """Runs a study and returns the rows of a table. Raises RooflineError."""
     if run.resume:
-        raise RooflineError("a sweep to resume needs a file to continue: name it", options=["output"])
+        raise RooflineError(NO_FILE, options=["output"])
     tally, collector = Tally(), Collector(study.question.selection)
     everything, shown = study.question.selection.everything, 0
     for answer in _watched(study, run, 0):
@@ -104,7 +87,7 @@ def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
     return rows.take(np.arange(min(rows.count, TABLE_ROWS))), tally
 
 
-def _write(study: Study, format: SweepFormat, file: BinaryIO, run: Run) -> Tally:
+def _write(study: Study, format: str, file: BinaryIO, run: Run) -> Tally:
     """Writes rows as they arrive or, with a selection, the selected rows at the end."""
     tally = Tally()
 
@@ -132,11 +115,11 @@ def _write_rows(question: Question, parts: Iterable[Rows], write: Callable[[Rows
 
 
 @contextmanager
-def _writer(question: Question, format: SweepFormat, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
+def _writer(question: Question, format: str, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
     """A function that writes rows in a format; the header comes with the first rows, so no rows give an empty file."""
-    if format is SweepFormat.PARQUET:
-        with ParquetFile(file, question.columns) as parquet:
-            yield lambda rows: parquet.write(rows) if rows.count else None
+    if format == "parquet":
+        with parquet_writer(file, question.columns) as parquet:
+            yield lambda rows: parquet(rows) if rows.count else None
         return
     text = _encoding(question, format)
     heads = [text.head]
@@ -149,19 +132,19 @@ def _writer(question: Question, format: SweepFormat, file: BinaryIO) -> Iterator
     file.flush()
 
 
-def _encoding(question: Question, format: SweepFormat) -> CsvEncoding | JsonLinesEncoding:
-    return (CsvEncoding if format is SweepFormat.CSV else JsonLinesEncoding)(question.columns)
+def _encoding(question: Question, format: str) -> CsvEncoding | JsonLinesEncoding:
+    return (CsvEncoding if format == "csv" else JsonLinesEncoding)(question.columns)
 
 
-def _write_resumable(study: Study, format: SweepFormat, output: Path, run: Run) -> Tally:
+def _write_resumable(study: Study, format: str, output: Path, run: Run) -> Tally:
     """Writes chunks to a partial file that a later run resumes, and then the output.
 
     Text without a selection is the output itself; for Parquet and selections the chunks are JSON lines, converted at
     the end.
     """
     question = study.question
-    grows = question.selection.everything and format is not SweepFormat.PARQUET
-    encoding = _encoding(question, format if grows else SweepFormat.JSON_LINES)
+    grows = question.selection.everything and format != "parquet"
+    encoding = _encoding(question, format if grows else "jsonl")
     tally = Tally()
     with Spool(output, f"{study.key} {run.chunk} {format if grows else 'chosen'}", encoding.head) as spool:
         for entry in spool.done:
@@ -224,18 +207,13 @@ def parts(question: Question, rows: Rows, tally: Tally) -> list[Any]:
         values = rows.array(name).tolist()
         if kind is Type.TRUTH and (broken := broken_rows(rows, name)) is not None:
             values = [math.nan if wrong else value for value, wrong in zip(values, broken, strict=True)]
-        shown.append([_shown(value, _unit(question, name), kind) for value in values])
+        unit = None if name in question.axes or name == "error" else find_metric(name, question.at).unit
+        shown.append([_shown(value, unit, kind) for value in values])
     lines = [list(line) for line in zip(*shown, strict=True)]
     left = next((index for index, kind in enumerate(columns.values()) if kind is not Type.TEXT), len(columns))
-    found: list[Any] = [table(header, lines, left=max(left, 1), last_left=question.keep)]
-    if rows.count < tally.rows:
-        rest = f"{tally.rows - rows.count:,} more rows: select with --top or --where, or write all with --output"
-        found.append(Text(rest, "dim"))
-    return found
-
-
-def _unit(question: Question, name: str) -> str | None:
-    return None if name in question.axes or name == "error" else find_metric(name, question.at).unit
+    whole = table(header, lines, left=max(left, 1), last_left=question.keep)
+    rest = f"{tally.rows - rows.count:,} more rows: select with --top or --where, or write all with --output"
+    return [whole, *([Text(rest, "dim")] if rows.count < tally.rows else [])]
 
 
 def _shown(value: Any, unit: str | None, kind: Type) -> str:
@@ -260,9 +238,8 @@ def closing(question: Question, tally: Tally) -> str:
     if not tally.invalid:
         return line
     reasons: Mapping[str, int] = tally.reasons or {}
-    first = max(reasons, key=lambda reason: reasons[reason])
-    others = len(reasons) - 1
-    more = "" if not others else f" (and {_many(others, 'more reason')})"
+    first, others = max(reasons, key=lambda reason: reasons[reason]), len(reasons) - 1
+    more = f" (and {_many(others, 'more reason')})" if others else ""
     kept = ", which are rows with an error" if question.keep else ""
     return f"{line}; {_many(tally.invalid, 'point')} cannot run{kept}: {first}{more}"
 

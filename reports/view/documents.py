@@ -30,16 +30,18 @@ from roofline.reports.view.graph import kept, roofs, rows_of
 from roofline.reports.view.questions import (
     ADVICE,
     OF_A_BATCH,
-    OF_SESSIONS,
     Answer,
     Question,
     first,
     first_setup,
     given,
     goals,
+    of_pools,
+    pools_of,
     python,
     words,
 )
+from roofline.reports.view.sessions import change_of_sessions, of_sessions, sessions, turns
 from roofline.reports.view.setups import Read, Setup, Specs, changes, quantities
 from roofline.scenario.analysis import analyze
 from roofline.scenario.notes import generates
@@ -47,8 +49,7 @@ from roofline.scenario.options import STATIC
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import serve, targets_of
 from roofline.serving.options import LOAD_OPTIONS, load_values
-from roofline.serving.sessions.options import SESSION_OPTIONS
-from roofline.serving.sessions.profiles import PROFILES
+from roofline.serving.sessions.served import SessionCurve
 from roofline.specs.names import taken
 from roofline.verdict.plan import Candidate, Plan
 from roofline.verdict.verdict import Verdict, load_of
@@ -66,25 +67,25 @@ def verdict(question: Question, specs: Specs) -> dict[str, Any]:
     `ways` are the changes that make the set-up fit, each with the options that it sets. `unanswered` says why there is
     no verdict, as of a convention without expected times.
     """
-    read = first(question, specs)
+    read, setup = first(question, specs), first_setup(question)
     try:
-        return _document(_verdict(read, first_setup(question)))
+        found, curve = _verdict(read, setup)
+        document = answer_document(found, better=False)
     except RooflineError as error:
         return {"unanswered": specs.plain(str(error))}
-
-
-def _document(found: Verdict) -> dict[str, Any]:
     ways = () if found.fits else found.plan.fits_with[:WAYS]
-    return {**answer_document(found, better=False), "ways": [_way(found.scenario, fit) for fit in ways]}
+    if curve is not None:
+        document = of_sessions(document, found.scenario, curve, _tiers(setup))
+    return {**document, "ways": [_way(found.scenario, fit) for fit in ways]}
 
 
 def better(question: Question, specs: Specs) -> dict[str, Any]:
     """The next best change of the verdict with the options that it sets, in words and None where there is none."""
-    found = _verdict(first(question, specs), first_setup(question))
+    setup = first_setup(question)
+    found, curve = _verdict(first(question, specs), setup)
     change = found.better
-    if change is None:
-        return {"set": None}
-    return {"text": change_text(found, change), "set": changes(found.scenario, change.scenario)}
+    text = change and (change_text(found, change) if curve is None else change_of_sessions(curve, change, setup))
+    return {"text": text, "set": changes(found.scenario, change.scenario)} if change and text else {"set": None}
 
 
 def _way(scenario: Scenario, fit: Fit) -> dict[str, Any]:
@@ -92,40 +93,61 @@ def _way(scenario: Scenario, fit: Fit) -> dict[str, Any]:
     return {"text": text, "tokens_per_s": fit.tokens_per_s, "set": changes(scenario, fit.scenario)}
 
 
-def _verdict(read: Read, setup: Setup) -> Verdict:
+def _verdict(read: Read, setup: Setup) -> tuple[Verdict, SessionCurve | None]:
     """The verdict on a set-up as it is: of as many users as its batch has sequences, or of requests that arrive.
 
-    Encoders and options that only a static batch has cannot be served: it is that of one sequence.
+    Of sessions that are asked for it is that of their turns as requests, with the sessions beside it. Encoders and
+    options that only a static batch has cannot be served: it is that of one sequence.
     """
-    scenario, told = read.scenario.without(*OF_A_BATCH), goals(setup)
+    scenario, told, apart, curve = read.scenario.without(*OF_A_BATCH), goals(setup), pools_of(setup), None
+    fits = Candidate(scenario, {}).memory(1).fits
+    if fits and _asked(setup, "sessions"):
+        scenario, asked, curve = turns(scenario, setup)
+        load = load_of(asked["concurrency"], None, asked["prefix_hits"])
+    else:
+        served = generates(analyze(scenario)) and not any(scenario.given(name) is not None for name in STATIC)
+        users = given(read.scenario, "batch") if served else None
+        alone = _rate(setup) or (users == 1 and not apart)
+        load = load_of(None if alone else users, _rate(setup), setup.get("load.hits") or None)
     candidate = Candidate(scenario, {})
-    served = generates(analyze(scenario)) and not any(scenario.given(name) is not None for name in STATIC)
-    users = given(read.scenario, "batch") if served else None
-    load = load_of(None if _rate(setup) or users == 1 else users, _rate(setup), setup.get("load.hits") or None)
-    plan = Plan(candidate, candidate.memory(1).fits, (candidate,))
-    return Verdict(plan, load, targets_of(told.get("ttft"), told.get("tpot")))
+    plan = Plan(candidate, fits, (candidate,))
+    return Verdict(plan, load, targets_of(told.get("ttft"), told.get("tpot")), apart if load else ""), curve
+
+
+def _asked(setup: Setup, kind: str) -> str:
+    """The rate or the sessions that are asked for."""
+    return setup.get(f"asked.{kind}", "").strip()
+
+
+def _tiers(setup: Setup) -> str:
+    """The tiers of the cache of sessions below the devices' memory."""
+    return setup.get("load.tiers", "").strip()
 
 
 def _rate(setup: Setup) -> float | None:
     """The requests/s that arrive, where they are asked for."""
-    return requests(setup.get("asked.rate", "").strip() or None)
+    return requests(_asked(setup, "rate") or None)
 
 
 def run(question: Question, specs: Specs) -> dict[str, Any]:
     """The bundle of `roofline launch` for the first set-up and its load."""
     read, setup = first(question, specs), first_setup(question)
-    target, server, rate = setup.get("run.as", Target.SHELL), setup.get("run.engine", ""), _rate(setup)
+    server, rate, apart = setup.get("run.engine", ""), _rate(setup), pools_of(setup)
+    target = setup.get("run.as", Target.DYNAMO if apart else Target.SHELL)
     scenario = read.scenario.without(*OF_A_BATCH)
     if server and scenario.profile.name != server:
         scenario = scenario.with_(engine=server)
     load: dict[str, Any] = {"concurrency": given(read.scenario, "batch")} if rate is None else {"rate": rate}
-    load |= goals(setup)
+    if _asked(setup, "sessions"):
+        scenario, load, _ = turns(scenario, setup)
+        load |= {"tiers": tiers} if (tiers := _tiers(setup)) else {}
+    load |= goals(setup) | of_pools(apart)
     found = launch(scenario, server or None, target, **load)
     told = {name: str(value) for name, value in load.items()} | {"as": str(target)}
     asked = replace(read, scenario=scenario)
     return {
         **{name: value for name, value in found.to_dict().items() if name in ("benchmark", "memory", "notes")},
-        "serve": found.command,
+        "serve": "" if apart else found.command,
         "files": [{"name": name, "text": text} for name, text in found.files.items()],
         "server": server or scenario.profile.name,
         "command": asked.command("launch", *words(told)),
@@ -138,13 +160,6 @@ PROMPTS = tuple(2**power for power in range(7, 18))
 
 TOP = 8
 """Changes that the advice shows."""
-
-CHAT = "chat"
-"""The profile of sessions where none is chosen."""
-
-MOST_VALUES, MOST_SESSIONS = 6, 1024
-LEAST_TURNS, OF_EACH, MOST_TURNS = 800, 8, 4000
-"""Numbers of sessions on the page, and turns that it simulates: so many of each session, between limits."""
 
 PARTS = 14
 """Operators of a waterfall; the others are summed."""
@@ -281,57 +296,41 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     """The documents of `roofline serve` for all set-ups, under the load of the first."""
     setups = question.setups or [{}]
     setup = setups[0]
-    kind = setup.get("load.by", "rate" if "asked.rate" in setup else "concurrency")
+    usual = next((kind for kind in ("rate", "sessions") if _asked(setup, kind)), "concurrency")
+    kind = setup.get("load.by", usual)
     if kind not in (kinds := ("concurrency", "rate", "sessions")):
         raise UnknownNameError("load", kind, kinds)
     if kind == "sessions":
-        return _sessions(setup, [specs.read(setup) for setup in setups])
+        return sessions(setup, [*map(specs.read, setups)], [*map(pools_of, setups)])
     options: dict[str, Any] = {
         "prefix_hits": LOAD_OPTIONS["prefix_hits"].number(setup.get("load.hits") or 0),
         **goals(setup),
     }
     reads = [replace(read, scenario=read.scenario.without(*OF_A_BATCH)) for read in map(specs.read, setups)]
+    pools = [*map(pools_of, setups)]
     text = setup.get(f"load.{kind}") or (
-        LOAD_OPTIONS[kind].example if kind == "concurrency" else _below_saturation(reads, options)
+        LOAD_OPTIONS[kind].example if kind == "concurrency" else _below_saturation(reads, pools, options)
     )
     values = load_values(LOAD_OPTIONS[kind], text)
     options = {kind: values, **{name: value for name, value in options.items() if value}}
-    read = reads[0]
-    asked = [f"--{kind}", text, *words(goals(setup))]
+    read, apart = reads[0], of_pools(pools[0])
+    asked = [f"--{kind}", text, *words(goals(setup)), *words(apart)]
     asked += ["--prefix-hits", f"{options['prefix_hits']!r}"] if "prefix_hits" in options else []
-    arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in {**options, **apart}.items())
+    found = zip(reads, pools, strict=True)
     return {
-        "serving": [serve(one.scenario, **options).to_dict() for one in reads],
+        "serving": [serve(one.scenario, **options, **of_pools(own)).to_dict() for one, own in found],
         "command": read.command("serve", *asked),
         "python": python(read.values, f"serve(Scenario(**@), {arguments})", "from roofline import Scenario, serve"),
     }
 
 
-def _sessions(setup: Setup, reads: list[Read]) -> dict[str, Any]:
-    """The documents of `roofline serve --sessions` for all set-ups, whose options are those of the first."""
-    asked = {name: text for name in OF_SESSIONS if (text := setup.get(f"load.{name}", "").strip())}
-    asked = {"sessions": SESSION_OPTIONS["sessions"].example, "profile": CHAT, **asked, **goals(setup)}
-    if asked["profile"] not in PROFILES:  # a page reads no files
-        raise UnknownNameError("profile of sessions", asked["profile"], PROFILES)
-    values = load_values(SESSION_OPTIONS["sessions"], asked["sessions"])
-    if len(values) > MOST_VALUES or max(values) > MOST_SESSIONS:
-        raise RooflineError(f"the page has at most {MOST_VALUES} numbers of at most {MOST_SESSIONS} sessions")
-    turns = int(min(max(LEAST_TURNS, OF_EACH * max(values)), MOST_TURNS))
-    options: dict[str, Any] = {**asked, "simulate": turns}
-    reads = [replace(read, scenario=read.scenario.without(*OF_A_BATCH, "prompt", "generate")) for read in reads]
-    arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    read = reads[0]
-    fixed = {name: value for name, value in read.values.items() if name not in (*OF_A_BATCH, "prompt", "generate")}
-    return {
-        "sessions": [serve(one.scenario, **options).to_dict() for one in reads],
-        "command": read.command("serve", *words({name: str(value) for name, value in options.items()})),
-        "python": python(fixed, f"serve(Scenario(**@), {arguments})", "from roofline import Scenario, serve"),
-    }
-
-
-def _below_saturation(reads: list[Read], options: Mapping[str, Any]) -> str:
+def _below_saturation(reads: list[Read], pools: list[str], options: Mapping[str, Any]) -> str:
     """Rates up to nearly the largest that the fastest set-up sustains."""
-    most = max(serve(read.scenario, rate=1.0, **options).outcomes[0].saturated_at or 0.0 for read in reads)
+    curves = (
+        serve(read.scenario, rate=1.0, **options, **of_pools(own)) for read, own in zip(reads, pools, strict=True)
+    )
+    most = max(curve.outcomes[0].saturated_at or 0.0 for curve in curves)
     return f"{most / 32:.2g}:{0.95 * most:.2g}:log9"
 
 

@@ -25,11 +25,11 @@ OF_SESSIONS = tuple(name for name in SESSION_OPTIONS if name != "session_rate")
 
 KEYS = {
     *(f"goal.{name}" for name in GOALS),
-    *("asked.rate", "run.as", "run.engine"),
+    *("asked.rate", "asked.sessions", "run.as", "run.engine", "deploy.pools"),
     *(f"load.{name}" for name in ("by", "concurrency", "rate", "hits", *OF_SESSIONS)),
     *(f"advice.{name}" for name in ADVICE),
 }
-"""The keys of a set-up that set a goal, the load that is asked for, its launch, the axis of loads, and the advice."""
+"""The keys of a set-up that set a goal, the load, its launch, pools, the axis of loads, and the advice."""
 
 
 class Question(Struct, forbid_unknown_fields=True):
@@ -63,14 +63,24 @@ def given(scenario: Scenario, name: str) -> int:
 def goals(setup: Setup) -> dict[str, str]:
     """The targets that are set, as texts such as 30ms."""
     for name in setup:
-        if name.partition(".")[0] in ("goal", "asked", "run", "load", "advice") and name not in KEYS:
+        if name.partition(".")[0] in ("goal", "asked", "run", "load", "advice", "deploy") and name not in KEYS:
             raise UnknownNameError("key", name, KEYS)
     return {name: text for name in GOALS if (text := setup.get(f"goal.{name}", "").strip())}
 
 
+def pools_of(setup: Setup) -> str:
+    """The replicas of prefill and of decode of a set-up, as `--disaggregation` has them; "" for both together."""
+    return setup.get("deploy.pools", "").strip()
+
+
+def of_pools(apart: str) -> dict[str, Any]:
+    """The option of pools, where there are any."""
+    return {"disaggregation": apart} if apart else {}
+
+
 def words(options: Mapping[str, str]) -> list[str]:
     """Options of a command."""
-    return [word for name, text in options.items() for word in (f"--{name}", text)]
+    return [word for name, text in options.items() for word in (f"--{name.replace('_', '-')}", text)]
 
 
 def python(values: Any, call: str, imports: str) -> str:

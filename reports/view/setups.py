@@ -24,20 +24,21 @@ import yaml
 from msgspec import Struct
 
 from roofline.core.documents import MAX_BYTES, read_mapping
-from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.core.files import lock_folder, write_text
 from roofline.core.inputs import opened, read_text, restricted
 from roofline.scenario.options import OPTIONS, STATIC, read_options
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import targets_of
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.sessions.profiles import PROFILES
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import folders, spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_any, load_model
 from roofline.specs.written import to_spec
 from roofline.verdict.plan import choose
-from roofline.verdict.verdict import load_of
+from roofline.verdict.verdict import answer, load_of
 from roofline.whatif.command_line import command_words, option_texts
 
 Setup = Mapping[str, str]
@@ -212,6 +213,19 @@ class Specs:
             raise RooflineError(f"the page reads no files of this machine: drop {quote(path.name)} on it")
 
 
+KEYS_OF_LOADS = {
+    "rate": "asked.rate",
+    "sessions": "asked.sessions",
+    "ttft": "goal.ttft",
+    "tpot": "goal.tpot",
+    "prefix_hits": "load.hits",
+    "profile": "load.profile",
+    "tiers": "load.tiers",
+    "disaggregation": "deploy.pools",
+}
+"""The keys of a set-up by the option of the command that sets them; users are the batch."""
+
+
 def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, str]:
     """The set-up that answers `roofline MODEL HW` with these options and this load. Raises RooflineError.
 
@@ -224,13 +238,22 @@ def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, st
     static = {name: given.pop(name) for name in STATIC if name in given}
     static |= {} if users is None else {"batch": LOAD_OPTIONS["concurrency"].number(users)}
     asked = Scenario(**given)
-    rate = load.get("rate")
-    batch = int(np.max(static.get("batch", 1)))
-    asked_load = load_of(None if rate or batch == 1 else batch, rate, load.get("prefix_hits"))  # one is no load
-    plan = choose(asked, asked_load, targets_of(load.get("ttft"), load.get("tpot")))
+    rate, sessions, apart = (load.get(name) for name in ("rate", "sessions", "disaggregation"))
+    targets = {name: load.get(name) for name in ("ttft", "tpot")}
+    if sessions is not None and (rate is not None or "batch" in static or load.get("prefix_hits") is not None):
+        raise RooflineError("sessions are a load of their own: omit users, batch, rate and hits", options=["sessions"])
+    if sessions is None and (names := [name for name in ("profile", "tiers") if load.get(name) is not None]):
+        raise RooflineError(f"{names[0]} is of sessions: say how many with --sessions", options=names)
+    if (profile := load.get("profile")) is not None and profile not in PROFILES:
+        raise UnknownNameError("profile of sessions on the page", profile, PROFILES)
+    batch = int(np.max(static.get("batch", 1))) if sessions is None else int(sessions)
+    if apart:  # the devices are divided among the replicas
+        plan = answer(asked, users=None if rate else batch, rate=rate, disaggregation=apart, **targets).plan
+    else:
+        asked_load = load_of(None if rate or batch == 1 else batch, rate, load.get("prefix_hits"))  # one is no load
+        plan = choose(asked, asked_load, targets_of(**targets))
     scenario = plan.scenario if plan.fits else asked
-    keys = {"rate": "asked.rate", "ttft": "goal.ttft", "tpot": "goal.tpot", "prefix_hits": "load.hits"}
-    told = {key: str(load[name]) for name, key in keys.items() if load.get(name) is not None}
+    told = {key: str(load[name]) for name, key in KEYS_OF_LOADS.items() if load.get(name) is not None}
     return setup_of(scenario.with_(**static)) | told
 
 

@@ -14,8 +14,7 @@ from roofline.cli.engine_flags import EngineFlags
 from roofline.cli.options import ModelArgument
 from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
-from roofline.scenario.options import NEEDED, OPTIONS, of_group, read_options
-from roofline.scenario.options.groups import FORMATS, KERNELS
+from roofline.scenario.options import FORMATS, KERNELS, NEEDED, OPTIONS, of_group, read_options
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.sessions.options import SESSION_OPTIONS
 

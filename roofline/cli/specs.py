@@ -70,7 +70,7 @@ def specs_list(
     """
     from roofline.reports.documents import listing
 
-    documents = listing.models() if kind is SpecKind.MODELS else listing.hardware()
+    documents = listing.listed(str(kind))
     _show({str(kind): documents}, lambda: listing.parts(str(kind), documents), format)
 
 

@@ -90,24 +90,23 @@ def sweep(
     from roofline.reports.tables import sweep as page
     from roofline.whatif.executors import pool
     from roofline.whatif.study import assemble
+    from roofline.whatif.sweeps import CHUNK
 
     query = {"metrics": metrics, "at": at, "where": where, "top": top, "by": by, "pareto": pareto, "invalid": invalid}
     study = assemble(model, over or [], options, query)
-    chosen = page.format_of(output) if format is None else page.SweepFormat(format)
+    chosen = page.format_of(output) if format is None else str(format)
     if output is not None:
         check_output(output)
         if format is None and output.suffix and output.suffix.lower() not in ENDINGS:
             raise RooflineError(f"{quote(str(output), 200)} must end in {alternatives(ENDINGS)}", options=["format"])
     _ask(study.points, yes)
     with pool(workers, dask) as found, _hinting(output, resume):
-        run = page.Run(found, chunk, resume, page.on_terminal())
-        if chosen is page.SweepFormat.TABLE:
+        run = page.Run(found, chunk or CHUNK, resume, page.on_terminal())
+        if chosen == "table":
             rows, tally = page.table_sweep(study, run)
             emit(page.table_text(study.question, rows, tally, output is None), output)
-        elif output is None:
-            if sys.__stdout__ is None:
-                raise RooflineError("standard output is closed: name a file with --output")
-            tally = page.stream_sweep(study, chosen, sys.stdout.buffer, run)
+        elif output is None and sys.__stdout__ is None:
+            raise RooflineError("standard output is closed: name a file with --output")
         else:
             tally = page.write_sweep(study, chosen, output, run)
     say(page.closing(study.question, tally), err=True)

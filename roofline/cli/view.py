@@ -7,7 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli.answer import HardwareArgument, RateOption, UsersOption
-from roofline.cli.scenario_options import PrefixHitsOption, TpotOption, TtftOption, with_scenario_options
+from roofline.cli.scenario_options import (
+    DisaggregationOption,
+    PrefixHitsOption,
+    ProfileOption,
+    TiersOption,
+    TpotOption,
+    TtftOption,
+    with_scenario_options,
+)
 from roofline.core.errors import RooflineError, needs_extra
 from roofline.scenario.options import read_options
 
@@ -26,6 +34,12 @@ def view(
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     prefix_hits: PrefixHitsOption = None,
+    sessions: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Sessions of many turns at a time.", show_default=False)
+    ] = None,
+    profile: ProfileOption = None,
+    tiers: TiersOption = None,
+    disaggregation: DisaggregationOption = None,
     port: Annotated[
         int | None, typer.Option(help="The port. [default: any free one; 8000 with --shared]", show_default=False)
     ] = None,
@@ -61,7 +75,9 @@ def view(
         raise RooflineError("the hardware is given twice", options=["hw"])
     options["hw"] = " ".join(hardware or ()) or options.get("hw")
     given = {name: value for name, value in {"model": model, **options}.items() if value not in (None, [])}
-    load = {"concurrency": concurrency, "rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
+    load: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "prefix_hits": prefix_hits}
+    load |= {"sessions": sessions, "profile": profile, "tiers": tiers, "disaggregation": disaggregation}
+    load |= {"ttft": ttft, "tpot": tpot}
     setup = opening(read_options({**DEFAULTS, **given}), load)
     server = (
         SharedServer(setup, listen or EVERYWHERE, PORT if port is None else port, workers)

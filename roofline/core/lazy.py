@@ -9,20 +9,6 @@ from importlib import import_module
 from typing import Any
 
 
-def later(module: str, name: str) -> Callable[..., Any]:
-    """The function `name` of a module, which is imported when it is first called."""
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        return getattr(import_module(module), name)(*arguments, **keywords)
-
-    return call
-
-
-def constant(module: str, name: str) -> Callable[[], Any]:
-    """A function of the value `name` of a module, which is imported when it is first called."""
-    return lambda: getattr(import_module(module), name)
-
-
 def lazy(package: str, **elsewhere: str) -> Callable[[str], Any]:
     """The module `__getattr__` (PEP 562) of `package`: what it imports for type checkers, imported on first access.
 

@@ -11,7 +11,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
+from importlib import import_module
 from numbers import Real
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +22,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.core import limits
+from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_count, parse_quantity
 
@@ -52,17 +57,18 @@ class Kind(Enum):
 class Option(Struct, frozen=True):
     """An option: its help, the kind, range and check of its values, its default, and what it sets.
 
-    `keyword` is its name in Python, which is another one where Python reserves `name`. `table` completes names, and the
-    `group` and the `metavar` (what the value is called) where an option has none.
-    `target` is the part of a scenario that the value sets: a field, or a group of fields and one of it. `default` is a
-    text, "" where nothing is set by default; `otherwise` says what then holds, in words. `check` raises RooflineError
+    `keyword` is its name in Python, which is another one where Python reserves `name`. `read_table` completes names,
+    and `group` and `metavar` (what the value is called) where an option has none. `target` is the part of a scenario
+    that the value sets: a field, or a group of fields and one of it. `default` is a text, "" where nothing is set by
+    default; `otherwise` says what then holds, in words. `check` raises RooflineError
     for text that is invalid in every scenario. `readings` are further texts for values, None for a value that is not
     set. `other` reads a value that is no number, for a GRID option that may be a distribution. `flags` are the option's
     names on the command lines of engines.
 
     `choices` are all values, `known` the names of values among others. `static` options describe one batch, which a
     load has not. On a page an option that is `often` turned stands before the others, with the title `short` and, as a
-    slider, with `stops`. Tests turn an option to its `example`, which has an effect `beside` other options.
+    slider, with `stops`. `example` is a value that has an effect. A number of a TIME is seconds up to `bare`; a
+    larger one may as well be milliseconds, and needs its unit.
     """
 
     help: str
@@ -88,8 +94,8 @@ class Option(Struct, frozen=True):
     often: bool = False
     stops: tuple[int, ...] = ()
     example: str = ""
-    beside: Mapping[str, str] = MappingProxyType({})
     keyword: str = ""
+    bare: float = math.inf
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,6 +186,8 @@ class Option(Struct, frozen=True):
                 raise RooflineError(untimed(self.name, value)) from None
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
             raise RooflineError(f"{self.name} must be seconds above 0, or a text such as 500ms, got {quote(value)}")
+        if float(value) > self.bare:
+            raise RooflineError(untimed(self.name, f"{value:g}"))
         return float(value)
 
     def _text(self, value: object) -> str | None:
@@ -229,16 +237,46 @@ def untimed(name: str, value: str) -> str:
     return f"{name} takes a time with its unit, got {quote(value)}: write {value}ms or {value}s"
 
 
-def table(options: Any, group: str = "") -> Mapping[str, Option]:
-    """The options in the annotations of a TypedDict, by name, in order; `group` is theirs unless they have another."""
-    found: dict[str, Option] = {}
-    for keyword, hint in options.__annotations__.items():
-        option = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)), None)
-        if option is not None:
-            name, target = option.name or keyword, option.target or (keyword,)
-            metavar, group_of = option.metavar or _metavar(option), option.group or group
-            found[name] = replace(option, name=name, keyword=keyword, target=target, metavar=metavar, group=group_of)
+def read_table(path: Path, group: str = "", **names: Any) -> Mapping[str, Option]:
+    """The options in the rows of a YAML file, by name, in order; `group` is theirs unless they have another.
+
+    A row has the fields of `Option`, by keyword; limits and choices may be `names`, or those of `roofline.core.limits`.
+    """
+    known, found = {**vars(limits), **names}, dict[str, Option]()
+    for keyword, row in read_mapping(path).items():
+        named = {key: known[value] for key, value in row.items() if key in _NAMED and isinstance(value, str)}
+        option = _option({**row, **named})
+        name, target = option.name or keyword, option.target or (keyword,)
+        metavar, group_of = option.metavar or _metavar(option), option.group or group
+        found[name] = replace(option, name=name, keyword=keyword, target=target, metavar=metavar, group=group_of)
     return found
+
+
+_NAMED = ("low", "high", "choices")
+
+
+def _option(row: Mapping[str, Any]) -> Option:
+    """The option of a row, whose functions are imported when a value is read."""
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    given["kind"] = Kind[given.get("kind", "text").upper()]
+    given |= {key: partial(_call, given[key]) for key in ("check", "other") if key in given}
+    if isinstance(known := given.get("known"), str):
+        given["known"] = partial(_call, known)
+    elif known is not None:
+        given["known"] = lambda: known
+    return Option(**{**given, "readings": _named(given["readings"]) if "readings" in given else {}})
+
+
+def _named(reference: str) -> Any:
+    """What MODULE:NAME names."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _call(reference: str, *given: Any) -> Any:
+    """The value of what is named: of a function that of its call."""
+    found = _named(reference)
+    return found(*given) if callable(found) else found
 
 
 def _metavar(option: Option) -> str:

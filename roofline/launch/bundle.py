@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
@@ -32,9 +32,6 @@ from roofline.serving.outcome import Outcome
 from roofline.specs.servers import SERVERS
 from roofline.specs.states import limit_of, lock_of
 from roofline.techniques.unsupported import not_whole
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 class Target(StrEnum):
@@ -89,21 +86,24 @@ class Launch(Struct, frozen=True):
         return found
 
 
-def launch_command(scenario: Scenario, server: str | None = None, *, concurrency: int | None = None) -> str:
+def launch_command(
+    scenario: Scenario, server: str | None = None, *, concurrency: int | None = None, tiers: str = ""
+) -> str:
     """The command that starts a scenario's server, on one line, with the settings that differ from the engine's.
 
     >>> from roofline import Scenario, launch_command
     >>> launch_command(Scenario("qwen3-32b", "2xh100-sxm", max_model_len=16384))
     'vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 --max-model-len 16384'
 
-    `server` is another engine of `SERVERS` than the scenario's; `concurrency` the requests in flight, by default the
-    batch. Over several nodes it is the leader's command; of replicas on several machines, or of a mixture, whose
-    experts data-parallel ranks of one server would share, it is that of each. Raises RooflineError where the server
-    does not start, and for what the engine has no option for.
+    `server` is another engine of `SERVERS` than the scenario's; `concurrency` the requests in flight, by default
+    the batch; `tiers` those of its KV cache, as `serve` has them. Over several nodes it is the leader's command; of
+    replicas on several machines, or of a mixture, whose experts data-parallel ranks of one server would share, it
+    is that of each. Raises RooflineError where the server does not start, and for what the engine has no option
+    for.
     """
     found, copies = servers_of(scenario_of(scenario))
     slots = -(-(concurrency or int(np.max(found.batch))) // copies)
-    plan = plan_of(found, server, slots, _longest(found))
+    plan = replace(plan_of(found, server, slots, _longest(found)), tiers=tiers)
     beside = f"  # each of {copies} servers behind a router" if copies > 1 else ""
     return plan.command(False, needs=False, listen=Listen.UNSAID).line + beside
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 import numpy as np
 from msgspec.structs import replace
@@ -29,9 +29,6 @@ from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.servers import check_setting
 from roofline.specs.states import check_linked
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 INTEGER = find_format("int8")
 """The format to which some engines quantize activations that meet integer weights."""

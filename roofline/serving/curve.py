@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,8 +50,6 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from roofline.serving.sessions.served import SessionCurve
 
 
@@ -165,7 +163,7 @@ def serve(
         raise RooflineError(f"{beside(given)} a load")
     load = object_of(load, Load, "a load is a Load, or keywords such as concurrency=4").of(scenario)
     requests, seed = asked["simulate"], asked["seed"]
-    targets = targets_of(asked["ttft"], asked["tpot"])
+    targets = (asked["ttft"] or math.inf, asked["tpot"] or math.inf)
     if scenario.model.task == "encode" and math.isfinite(targets[1]):
         raise RooflineError(f"{scenario.model.name} only encodes: omit tpot", options=["tpot"])
     points = _points(load, values)
@@ -207,7 +205,7 @@ def _of_sessions(scenario: Scenario, sessions: Mapping[str, Any], load: Mapping[
     read = _read(given)
     return serve_sessions(
         scenario,
-        targets=targets_of(read.pop("ttft", None), read.pop("tpot", None)),
+        targets=(read.get("ttft", math.inf), read.get("tpot", math.inf)),
         simulate=read.get("simulate"),
         seed=read.get("seed") or 0,
         disaggregation=read.get("disaggregation"),

@@ -4,14 +4,15 @@ They continue the table of `roofline.scenario.options`, with the question itself
 scenario.
 """
 
-# Annotations are evaluated here, at once: their metadata is the table.
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.limits import MAX_CONCURRENCY, MAX_RATE
-from roofline.core.options import Kind, Option, numbers, table
+from roofline.core.options import Option, numbers, read_table
 
 if TYPE_CHECKING:
     from roofline.serving.load import Rollouts, Trace
@@ -34,172 +35,30 @@ OF_FLEETS = ("llumnix", DEDICATED, "alpaserve", "reroute", "spotserve", "petals"
 class LoadOptions(TypedDict, total=False):
     """The options of a load by keyword: one of `concurrency`, `rate`, `offline` and `trace`, and how."""
 
-    concurrency: Annotated[
-        int | Sequence[int] | None,
-        Option(
-            "Requests in flight: 64, 1,8,64 or 1:256:log9.",
-            Kind.INTEGER,
-            metavar="VALUES",
-            short="requests in flight",
-            unit="requests",
-            low=1,
-            high=MAX_CONCURRENCY,
-            flags=("--users", "--max-concurrency"),
-            example="1:256:log9",
-        ),
-    ]
-    rate: Annotated[
-        float | Sequence[float] | None,
-        Option(
-            "Requests/s that arrive: 4/s, 1,2,4 or 0.5:8:log9.",
-            Kind.NUMBER,
-            metavar="VALUES",
-            short="requests/s that arrive",
-            unit="requests/s",
-            low=1e-6,
-            high=MAX_RATE,
-            flags=("--request-rate",),
-            example="1,2,4",
-        ),
-    ]
-    offline: Annotated[
-        int | None, Option("All N requests at once.", Kind.INTEGER, low=1, high=MAX_CONCURRENCY, example="512")
-    ]
-    rollouts: Annotated[
-        "str | Rollouts | None",
-        Option(
-            "Repeat an offline load in STEPS of reinforcement learning (8), or steps=8,over=1.5,sync=3s: requests begun"
-            " over those that a step waits for, and the time in which new weights come.",
-            metavar="STEPS",
-            example="steps=4,over=1.5",
-        ),
-    ]
-    trace: Annotated[
-        "str | os.PathLike[str] | Trace | None",
-        Option("A trace (CSV or JSONL: Azure, Mooncake, ShareGPT lengths).", metavar="FILE", example="trace.csv"),
-    ]
-    burstiness: Annotated[
-        float | None,
-        Option(
-            "Of the rate: 1 is Poisson, less is burstier.",
-            Kind.NUMBER,
-            low=1e-6,
-            high=1e6,
-            default="1.0",
-            example="0.5",
-        ),
-    ]
-    prefix_hits: Annotated[
-        float | None,
-        Option(
-            "Fraction of each prompt in the prefix cache.",
-            Kind.NUMBER,
-            short="Prefix hits",
-            low=0,
-            high=1,
-            default="0.0",
-            example="0.5",
-        ),
-    ]
-    rounds: Annotated[
-        float | None,
-        Option(
-            "Simulate a benchmark of ROUNDS x concurrency requests, all sent at the start.",
-            Kind.NUMBER,
-            low=1e-6,
-            high=1e6,
-            example="10",
-        ),
-    ]
-    tenants: Annotated[
-        "str | Sequence[float] | None",
-        Option("Shares of requests by tenant, the first the most urgent: 1,3.", metavar="SHARES", example="1,3"),
-    ]
-    policy: Annotated[
-        str | None,
-        Option(
-            "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
-            " it goes among replicas (--dp): balanced (least-loaded), round-robin, random, power-of-two, also of pools;"
-            " llumnix; dedicated or alpaserve with a model for each tenant (placement: with the layout of the devices"
-            " and the models of each group searched); reroute, spotserve or petals with instances that are lost.",
-            metavar="NAME",
-            default="fcfs",
-            choices=(*ORDERS, *ROUTES, *OF_FLEETS, PLACEMENT),
-            example="vtc",
-        ),
-    ]
-    beside: Annotated[
-        str | None,
-        Option(
-            "Replicas of the model on other devices, which share the load behind balanced or another router: so many of"
-            " each, with those joined by a plus as stages of one (HexGen's pools).",
-            metavar="N*HW,...",
-            example="2*8xa5000,4xa6000+4xrtx-3090-ti",
-        ),
-    ]
-    models: Annotated[
-        int | None,
-        Option(
-            "Models on each replica under alpaserve, of those of the tenants.",
-            Kind.INTEGER,
-            low=1,
-            high=1000,
-            otherwise="all",
-            flags=("--models-per-replica",),
-            example="2",
-        ),
-    ]
-    loss: Annotated[
-        float | None,
-        Option(
-            "Instances lost an hour, of each, under reroute, spotserve and petals.",
-            Kind.NUMBER,
-            metavar="PER_HOUR",
-            low=0,
-            high=1e4,
-            default="0.0",
-            example="2",
-        ),
-    ]
-    startup: Annotated[
-        float | str | None,
-        Option("From the loss of an instance until another one serves.", metavar="TIME", default="2min", example="90s"),
-    ]
-    simulate: Annotated[
-        int | None,
-        Option(
-            "Simulate N requests one by one, at each value.",
-            Kind.INTEGER,
-            low=1,
-            high=10**6,
-            flags=("--num-prompts",),
-            example="300",
-        ),
-    ]
-    seed: Annotated[
-        int | None, Option("Seed of the simulation.", Kind.INTEGER, low=0, high=2**63, default="0", example="7")
-    ]
-    disaggregation: Annotated[
-        "str | Pools | None",
-        Option(
-            "Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=7), hardware and layout"
-            " of a replica of decode (decode=h200-sxm,dp=8,ep=8 or tp=8,ep=8,dp-attention), sequences that decode on a"
-            " rank (sequences=64), layout of one of prefill (prefill-tp=4), the link of the KV cache (link=network or"
-            " node), prompts that are computed where they decode (local=1000 tokens at most, not in the prefix cache),"
-            " devices that encode images (encoders=2,encoder=l40s; alone: before prefill and decode together).",
-            metavar="KEY=VALUE,...",
-            example="prefills=2,decodes=1",
-        ),
-    ]
-    ttft: Annotated[
-        float | str | None, Option("Maximum TTFT, such as 500ms.", Kind.TIME, TARGETS, short="TTFT", example="2s")
-    ]
-    tpot: Annotated[
-        float | str | None, Option("Maximum TPOT, such as 30ms.", Kind.TIME, TARGETS, short="TPOT", example="50ms")
-    ]
+    concurrency: int | Sequence[int] | None
+    rate: float | Sequence[float] | None
+    offline: int | None
+    rollouts: str | Rollouts | None
+    trace: str | os.PathLike[str] | Trace | None
+    burstiness: float | None
+    prefix_hits: float | None
+    rounds: float | None
+    tenants: str | Sequence[float] | None
+    policy: str | None
+    beside: str | None
+    models: int | None
+    loss: float | None
+    startup: float | str | None
+    simulate: int | None
+    seed: int | None
+    disaggregation: str | Pools | None
+    ttft: float | str | None
+    tpot: float | str | None
 
 
-LOAD_OPTIONS: Mapping[str, Option] = table(LoadOptions, LOAD)
+LOAD_OPTIONS: Mapping[str, Option] = read_table(
+    Path(__file__).with_name("load.yaml"), LOAD, POLICIES=(*ORDERS, *ROUTES, *OF_FLEETS, PLACEMENT)
+)
 """The options by name: the keywords of `serve`, and with dashes the command line's."""
 
 

@@ -94,7 +94,7 @@ def spreads(
     each = max(batch / replica.data, 1.0)
     scheduler, steps = replica.scheduler, replica.steps
     parallel, hardware = steps.scenario.settings.parallel, steps.scenario.hardware
-    scales = scheduled(parallel, hardware, drafts=drafts is not None, apart=apart or replica.received)
+    scales = scheduled(parallel, hardware, apart=apart or replica.received)
     found = []
     for scale, low, high, at, own, error in (
         (scales[0], low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft, 0.0),

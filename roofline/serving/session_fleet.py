@@ -61,7 +61,8 @@ def holding(scenario: Scenario, targets: Targets, options: Mapping[str, Any]) ->
     """The steady states of a replica under the sessions of options; raises RooflineError where one misses targets."""
     asked = read_sessions(options)
     # A day is no benchmark: its sessions are of a random moment.
-    work = replace(workload_of(scenario, asked), duration=None, begun=(0.0, 1.0), warmup=0, idle=None, replayed=())
+    work = replace(workload_of(scenario, asked), duration=None, rehearsal=None, begun=(0.0, 1.0), warmup=0)
+    work = replace(work, idle=None, replayed=())
     stored: dict[str, Any] = {name: asked[name] for name in ("tiers", "pool", "routing") if name in asked}
     deployed = deployed_of(scenario, work, stored)
     theory, number = Theory(deployed), deployed.replica.copies

@@ -16,7 +16,6 @@ import math
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
-from operator import itemgetter
 
 import numpy as np
 
@@ -63,7 +62,6 @@ class Simulation:
         self.waiting, self.held, self.decoding = 0, [0] * replica.data, [0] * replica.data
         self.coming: deque[tuple[float, Sequence]] = deque()  # (time in the queue, request), as they pass the front end
         self.running, self.sent = 0, 0
-        self.received = replica.received
         self.horizon = math.inf  # of a run of decode steps: others may send a request at that time
         self.done: list[Finished] = []
         self.begun: list[float] = []  # TTFT by the time of the first token
@@ -103,7 +101,7 @@ class Simulation:
 
     def _next(self) -> tuple[int, Sequence]:
         """The waiting request that may be admitted first, and the step."""
-        return min((queue[0] for queue in self.queues if queue), key=itemgetter(0))
+        return min((queue[0] for queue in self.queues if queue), key=lambda first: first[0])
 
     def _let_pass(self, ready: int, sequence: Sequence) -> None:
         """Nothing runs and the first waiting request may not be admitted yet, or never."""
@@ -166,16 +164,12 @@ class Simulation:
         for sequence in self.prefilling:
             left[sequence.rank] -= self._take(sequence, left[sequence.rank], found)
         if self.waiting and not self.blocked and not (self.gather and self._gathering(found)):
-            for rank in sorted(range(self.data), key=self._first):
-                self._admit(self.queues[rank], left[rank], found)
+            # Ranks share the KV cache, in order of arrival.
+            for queue in sorted(filter(None, self.queues), key=lambda queue: queue[0][1].arrival):
+                self._admit(queue, left[queue[0][1].rank], found)
             if found:
                 self.admitted = self.step + 1
         return found
-
-    def _first(self, rank: int) -> float:
-        """The arrival of the first request that waits on a rank: ranks share the KV cache, in order of arrival."""
-        queue = self.queues[rank]
-        return queue[0][1].arrival if queue else math.inf
 
     def _due(self) -> int:
         """The step from which prompts do not wait for others; with data-parallel ranks, whether some wait or not."""
@@ -215,7 +209,7 @@ class Simulation:
 
     def _is_computed(self, sequence: Sequence) -> bool:
         """Whether the KV cache of the prompt exists, so that the request decodes at once."""
-        return self.received and not sequence.generated
+        return self.replica.received and not sequence.generated
 
     def _admitted(self, sequence: Sequence) -> None:
         """A request leaves the queue."""

@@ -77,6 +77,10 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 """The least and the largest value of each parameter, in base units."""
 
+HOSTS = 1.58
+"""p90 over p50 of the time to launch a kernel on different hosts: 88 us on one and 43 on another with vLLM
+(vllm-project/vllm-omni, issue 7960), where 60 are expected. Their logarithms deviate by 0.36."""
+
 ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
 """Engines' own all-reduce kernels (`roofline.timing.kernels.collective`)."""
 
@@ -109,12 +113,12 @@ class Engine(Checked, frozen=True, dict=True):
     as released). `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
     `vector_experts`: its experts multiply matrices by the vectors of few tokens.
     `caches`: by token mixer the format of the only cache that its kernels read.
-    `expert_kernels`: the kernel of experts in a format that it has, or was told to run, in place of the release's own
+    `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own
     (`roofline.timing.variants`). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that
     linear layers convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry
     at all the upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was
     fitted with, where that is another one. `also`: by family of hardware and kind of kernel the engine that a further
-    kernel of this one was measured with; the faster is used.
+    kernel of this one was measured with, where it has no measured second one itself; the faster is used.
     `vendors`: parameters that differ on the hardware of a family, kind or vendor, where the engine has another backend
     (llama.cpp's Metal kernels, AITER's on AMD). `mixers`: those that differ for mixtures of experts with such a token
     mixer, of which a release lacked kernels. `replayed`: the most sequences of a rank's decode step that CUDA graphs
@@ -135,7 +139,7 @@ class Engine(Checked, frozen=True, dict=True):
     fp8_inputs: tuple[str, ...] = ()
     vector_experts: bool = False
     caches: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    expert_kernels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    told: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     overlap: bool = False
     serial_drafts: bool = False
     handled: Annotated[float, Meta(ge=1, le=1e3)] = 1.0
@@ -293,15 +297,15 @@ class Engine(Checked, frozen=True, dict=True):
     def without_graphs(self) -> Engine:
         """The profile with CUDA graphs switched off: the host launches every kernel of a pass, and none are kept.
 
-        A launch takes the `dispatch` of the scheduler, which was fitted to steps that no graph replays, or `eager`.
-        An engine that captures no graphs is the same without them.
+        A launch takes the `dispatch` of the scheduler, which was fitted to steps that no graph replays, or `eager`,
+        with the interval of hosts. An engine that captures no graphs is the same without them.
         """
         if not self.graphs:
             return self
         return replace(
             self,
             graphs=(),
-            parameters=MappingProxyType({**self.parameters, "issue": self.launched}),
+            parameters=MappingProxyType({**self.parameters, "issue": self.launched, "hosts": HOSTS}),
             scheduler=replace(self.scheduler, captured=0),
             memory=self.memory.without_graphs(),
         )

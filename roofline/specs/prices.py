@@ -78,6 +78,11 @@ def _table() -> _Table:
     return found
 
 
+def rents() -> dict[str, float]:
+    """The median rent (USD/h) of the bundled devices that a list has."""
+    return {name: median(found.values()) for name, found in _table().rent.items()}
+
+
 def bundled_price(name: str) -> tuple[Price | None, Mapping[str, str]]:
     """The price of a bundled device, None where no list has it, and the sources of its figures by key."""
     table = _table()

@@ -142,8 +142,9 @@ ALONE = Use()
 class Reserve(Checked, frozen=True):
     """An engine's memory settings.
 
-    `utilization`: usable fraction `of` device memory, or of what is free beside weights, activations and context; with
-    `outside` and no fraction what this leaves of a device of `visible` bytes, whose `sizes` say the tokens of a pass.
+    `utilization`: usable fraction `of` device memory, of what is free beside weights, activations and context, or
+    of what is free at the start, beside the context alone; with `outside` and no fraction what this leaves of a
+    device of `visible` bytes, whose `sizes` say the tokens of a pass.
     `block`: tokens per KV cache block. `tokens`: the most tokens of one pass (None: all prompts of a batch at once);
     models whose maximum context is at most `whole` run it as one pass. `sequences`: the most that run, and are sampled,
     at once (0: no limit, and sampling takes no more than a pass), each with `sampled` bytes per logit. `profiles`: a
@@ -172,7 +173,7 @@ class Reserve(Checked, frozen=True):
     sizes: tuple[DeviceSize, ...] = ()
     outside: Outside | None = None
     visible: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
-    of: Literal["device", "free"] = "device"
+    of: Literal["device", "free", "start"] = "device"
     block: Count = 1
     tokens: Count | None = None
     whole: Natural = 0
@@ -286,7 +287,8 @@ class Reserve(Checked, frozen=True):
             return visible - (1 - self.utilization) * left
         if self.profiles or self.utilization == 1:
             return self.utilization * visible
-        return np.minimum(visible, self.utilization * visible + activations)
+        beside = (1 - self.utilization) * context if self.of == "start" else 0.0
+        return np.minimum(visible, self.utilization * visible + beside + activations)
 
 
 @lru_cache(maxsize=1024)  # every scenario asks

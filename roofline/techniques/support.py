@@ -26,6 +26,7 @@ from roofline.core.documents import read_mapping
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
+from roofline.specs.version import between
 from roofline.techniques import find_technique
 from roofline.techniques.base import Level, Price, Technique
 
@@ -109,13 +110,18 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True):
 class Lack(Struct, frozen=True, forbid_unknown_fields=True):
     """A part of FEATURES or KINDS that an engine does not run on some families of hardware.
 
-    With `kv` it does not run there with a KV cache in that format.
+    With `kv` it does not run there with a KV cache in that format; from version `before` on it runs there ("": never).
     """
 
     part: str
     sources: tuple[str, ...]
     families: tuple[str, ...]
     kv: str = ""
+    before: str = ""
+
+    def holds(self, version: str) -> bool:
+        """Whether a version lacks it; "" is the newest."""
+        return not self.before or (bool(version) and between(version, "", self.before))
 
 
 class Architectures(Struct, frozen=True, forbid_unknown_fields=True):

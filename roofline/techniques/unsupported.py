@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.graph.blocks import cut_blocks
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import only_cache
+from roofline.specs.engine import Engine
 from roofline.specs.formats import UNQUANTIZED_FORMATS, Format, find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
@@ -64,33 +66,43 @@ WITHOUT_CACHE = "kv=0"
 """The parameters of an engine that offloads weights and no KV cache."""
 
 
+class Lack(Struct, frozen=True):
+    """A part that an engine is not known to run: anywhere, or on a device alone; without a part nothing runs there."""
+
+    part: str
+    device: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.part, f"on {self.device}" if self.device else "")))
+
+
 def note(scenario: Scenario) -> str | None:
     """A sentence on what the engine is not known to run; None if its documents name all of it, or it has none."""
     found = unsupported(scenario)
     if not found:
         return None
-    engine = scenario.profile.name
-    return f"{engine} is not known to run {', '.join(found)}; expected times are those if it did, with its overheads"
+    unknown = f"{scenario.profile.name} is not known to run {', '.join(map(str, found))}"
+    return f"{unknown}; expected times are those if it did, with its overheads"
 
 
-def unsupported(scenario: Scenario) -> tuple[str, ...]:
+def unsupported(scenario: Scenario) -> tuple[Lack, ...]:
     """Parts of a scenario that its engine is not known to run on the hardware; () for an engine without documents."""
     if not is_documented(scenario.profile.name):
         return ()
     if not runs_on(scenario.profile.name, scenario.hardware):
         return not_started(scenario)
-    told = (*not_started(scenario), *_formats(scenario), *not_whole(scenario), *_methods(scenario))
-    return tuple(dict.fromkeys(told))
+    parts = (*_formats(scenario), *not_whole(scenario), *_methods(scenario))
+    return tuple(dict.fromkeys((*not_started(scenario), *map(Lack, parts))))
 
 
-def not_started(scenario: Scenario) -> tuple[str, ...]:
+def not_started(scenario: Scenario) -> tuple[Lack, ...]:
     """The hardware, or else the parts of the model, without which the engine's server does not start; () for none."""
-    engine, hardware = scenario.profile.name, scenario.hardware
-    if not is_documented(engine):
+    engine, hardware = scenario.profile, scenario.hardware
+    if not is_documented(engine.name):
         return ()
-    if not runs_on(engine, hardware):
-        return (f"on {hardware.name}",)
-    return (*_parts(scenario), *lacks(engine, scenario.model, hardware, scenario.precision.kv))
+    if not runs_on(engine.name, hardware):
+        return (Lack("", hardware.name),)
+    return (*map(Lack, _parts(scenario)), *lacks(engine, scenario.model, hardware, scenario.precision.kv))
 
 
 def features(model: Model) -> set[str]:
@@ -120,14 +132,14 @@ def _parts(scenario: Scenario) -> Iterator[str]:
     yield from (title for name, title in FEATURES.items() if name in has and name not in able)
 
 
-def lacks(engine: str, model: Model, hardware: Hardware, cache: Format) -> Iterator[str]:
-    """What the engine of a profile runs on other devices and not on this one, with a KV cache in a format."""
+def lacks(engine: Engine, model: Model, hardware: Hardware, cache: Format) -> Iterator[Lack]:
+    """What the version of an engine runs on other devices and not on this one, with a KV cache in a format."""
     table = load_support()
-    for row in table.lacks.get(table.engine(engine), ()):
-        here = hardware.family in row.families and row.kv in ("", cache.arithmetic)
+    for row in table.lacks.get(table.engine(engine.name), ()):
+        here = hardware.family in row.families and row.kv in ("", cache.arithmetic) and row.holds(engine.version)
         if here and row.part in features(model):
             title = FEATURES.get(row.part) or KINDS[row.part]
-            yield f"{f'a KV cache in {cache.name} for ' if row.kv else ''}{title} on {hardware.name}"
+            yield Lack(f"a KV cache in {cache.name} for {title}" if row.kv else title, hardware.name)
 
 
 def _formats(scenario: Scenario) -> Iterator[str]:

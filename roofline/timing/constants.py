@@ -79,7 +79,7 @@ class Choices(Struct, frozen=True, cache_hash=True):
     `weight_only` are its kernels by weight format, `all_reduces` its own all-reduce kernels by reach, `also` the
     engines that further kernels of it were measured with, by op of the schema; `gated_delta_rule` is its choice where
     there are several kernels. `on_ggml`: GEMMs and attention are llama.cpp's on a CPU; `quantized`: the kernels before
-    GEMMs quantize their inputs. `experts` are the kernels that it was told to run, by format;
+    GEMMs quantize their inputs. `told` are the kernels that it was told to run, by op and format;
     `vector_experts`: those of few tokens are matrices times vectors. `exchange`: how expert ranks exchange tokens.
     """
 
@@ -92,7 +92,7 @@ class Choices(Struct, frozen=True, cache_hash=True):
     on_ggml: bool
     quantized: bool
     exchange: str
-    experts: tuple[tuple[str, str], ...] = ()
+    told: tuple[tuple[str, str], ...] = ()
     vector_experts: bool = False
 
 
@@ -109,7 +109,7 @@ def choices_of(placement: Placement, engine: Engine, calibration: Calibration) -
         not engine.uses_calibrated_kernels(hardware),
         "quantization" in engine.fusions,
         exchange_of(placement, engine),
-        tuple(engine.expert_kernels.items()),
+        tuple(engine.told.items()),
         engine.vector_experts,
     )
 
@@ -161,7 +161,7 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
             shape = replace(shape, texts={**shape.texts, "among": ranks})
     for op, name in choices.also:
         match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts)) if op in matches else None
-        others = others if match is None else {**others, op: match}
+        others = others if match is None or op in others else {**others, op: match}
     written = shape.op == "gemm" and shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED
     if choices.quantized and written:  # a norm or an activation writes the quantized input
         shape = replace(shape, texts={**shape.texts, "bare": 1.0})
@@ -346,16 +346,20 @@ def _found(op: str, format: str, choices: Choices) -> Match | None:
 
 
 def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[str, float]] | None:
-    """The constants of the kernel of the engine's release, where it was measured, and its columns."""
-    told = dict(choices.experts).get(format) if op == "moe" else None
+    """The constants of the kernel of the engine's release, where it was measured, and its columns.
+
+    A kernel that is so many times `slower` than a related one was not measured, and has that one's.
+    """
+    told = dict(choices.told).get(f"{op} {format}")
     if told is not None:
         match = choices.calibration.find(op, told)
         return None if match is None else (match, {})
     for variant in _variants(op, format, choices):
         if not variant.kernel or variant.ranks:
             continue
-        found = choices.calibration.find(op, variant.named(format))
-        if found is not None and found.fit.format == variant.named(format):
+        named = variant.named(format)
+        found = choices.calibration.find_for(op, named, choices.hardware)
+        if found is not None and (found.fit.format == named or "slower" in variant.columns):
             return found, variant.columns
     return None
 
@@ -371,7 +375,7 @@ def _measured_format(op: str, shape: KernelShape, choices: Choices) -> str:
     if op != "moe" or format not in WEIGHT_ONLY_DTYPES or choices.hardware.vendor in WEIGHT_ONLY_VENDORS:
         return format
     found = choices.calibration.find(op, format)
-    own = found is not None and found.engine and found.fit.format == format and "pooled" not in found.crossed
+    own = found is not None and found.fit.format == format and "pooled" not in found.crossed
     return format if own else "bf16"
 
 

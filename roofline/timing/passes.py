@@ -257,15 +257,19 @@ class Timing:
         mid = np.maximum(busy + self._between(busy, batch, host), bound)
         left = self.engine["kernel_error"] * (self.engine["decode_error"] if phase == "decode" else 1.0)
         found = self._intervals.around(mid, detail.times[1:] - detail.times[:-1], slower * left, self.engine.spread)
+        if (hosts := self.engine["hosts"]) > 1:
+            fast, slow = (self._busy(detail, batch, tokens, phase, other) for other in (1 / hosts, hosts))
+            below, above = np.hypot(mid - found.low, busy - fast), np.hypot(found.high - mid, slow - busy)
+            found = Estimate(mid - below, mid, mid + above)
         return found._replace(low=np.maximum(found.low, bound))
 
-    def _busy(self, detail: Detail, batch: Array, tokens: Array, phase: str) -> Array:
-        """Seconds of a pass in which the device runs kernels or waits for their launch."""
+    def _busy(self, detail: Detail, batch: Array, tokens: Array, phase: str, host: float = 1.0) -> Array:
+        """Seconds of a pass in which the device runs kernels or waits for launches, of a `host` that much slower."""
         engine, number = self.engine, self.number
         kernels = self._counts @ detail.mid - self._hidden(detail, tokens, phase)
         device: Array = self.engine.kernel_slowdown(phase) * kernels + engine["gap"] * number
         if phase not in engine.graphs:
-            return np.maximum(device, engine["issue"] * number)
+            return np.maximum(device, host * engine["issue"] * number)
         if not engine.replayed:
             return device
         return np.where(batch > engine.replayed, np.maximum(device, engine.launched * number), device)

@@ -10,6 +10,17 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import serve
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, Targets
+from roofline.timing.intervals import Estimate
+
+
+def as_served(scenario: Scenario, found: ExpectedGeneration) -> ExpectedGeneration:
+    """What one user sees of the engine's server: its first token comes after what the server takes for a request."""
+    if found.tpot is None:
+        return found
+    policy, (low, mid, high) = scenario.profile.scheduler, found.ttft
+    below, above = policy.spread_ttft
+    first = mid + policy.latency + policy.request + policy.prompt_token * float(scenario.prompt)
+    return found._replace(ttft=Estimate(first - below * (mid - low), first, first + above * (high - mid)).at_least(mid))
 
 
 def missed(found: Outcome | ExpectedGeneration, targets: Targets) -> dict[str, float]:

@@ -23,13 +23,13 @@ from roofline.advisor.sizing.configurations import formats_for
 from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure_scalar
+from roofline.launch.bundle import refused
 from roofline.launch.command import repository_of
 from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.kv_capacity import startable
 from roofline.scenario.layout import is_usual
 from roofline.scenario.memory import memory_reserve
-from roofline.scenario.options import of_group
-from roofline.scenario.options.groups import FORMATS
+from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
@@ -71,8 +71,11 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @cached_property
     def supported(self) -> bool:
-        """Whether documents of the engine say that it runs all of it, or there are none."""
-        return not unsupported(self.scenario)
+        """Whether documents of the engine say that it runs all of it, or there are none.
+
+        An engine that was chosen in the place of another one also has to start.
+        """
+        return not unsupported(self.scenario) and not ("engine" in self.options and refused(self.scenario))
 
     @cached_property
     def bits(self) -> float:

@@ -35,10 +35,11 @@ from roofline.serving.outcome import Outcome, Targets
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import front_seconds, largest_rate
+from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques.unsupported import not_started, unsupported
+from roofline.verdict.judged import as_served, missed
 from roofline.verdict.judged import gain as times_better
-from roofline.verdict.judged import missed
 from roofline.verdict.limit import Limit, Part, limit_of
 from roofline.verdict.plan import Plan, choose
 from roofline.verdict.run import run_command
@@ -166,6 +167,11 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         running = 1.0 if self.outcome is None else self.outcome.running if self.outcome.stable else BUSY
         return static_batch(self.scenario, running)
 
+    @property
+    def alone(self) -> ExpectedGeneration:
+        """What a user alone sees of the server."""
+        return as_served(self.scenario, self.analysis.expected)
+
     @cached_property
     def context(self) -> int:
         """The most tokens of a sequence while those of all users are in memory, or as many as have room (`at_once`)."""
@@ -202,7 +208,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @property
     def missed(self) -> Mapping[str, float]:
         """The targets that are missed, each with the value at p95 (s), or that of one user."""
-        return missed(self.outcome or self.analysis.expected, self.targets)
+        return missed(self.outcome or self.alone, self.targets)
 
     @property
     def late(self) -> bool:
@@ -281,11 +287,15 @@ class Verdict(Result, Struct, frozen=True, dict=True):
 
     @cached_property
     def instead(self) -> str:
-        """An option with which a server starts, where the engine's does not; "" for none."""
+        """An option or the devices nearest in rent, with which a server starts where the engine's does not."""
         given = self.scenario.given("kv")
         without: list[tuple[str, dict[str, Any]]] = [("without --kv", {"kv": None})] if given is not None else []
         others = [(f"with --engine {name}", {"engine": name}) for name in SERVERS if name != self.scenario.profile.name]
-        for told, options in [*without, *others] if not_started(self.scenario) else []:
+        rented, own = rents(), hourly_rent(self.analysis) or 0.0
+        near = sorted(rented, key=lambda name: abs(rented[name] - own))
+        count = f"{self.devices}x" if self.devices > 1 else ""
+        elsewhere = [(f"on {count.replace('x', ' x ')}{name}", {"hw": f"{count}{name}"}) for name in near]
+        for told, options in [*without, *others, *elsewhere] if not_started(self.scenario) else []:
             with suppress(RooflineError):
                 changed = self.scenario.with_(**options)
                 if not unsupported(changed) and not refused(changed, self.slots) and analyze(changed).memory.fits:
@@ -325,7 +335,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         self, option: str, gives_up: str, scenario: Scenario, gain: float = 1, alone: ExpectedGeneration | None = None
     ) -> Iterator[Change]:
         """A change with its gain: as simulated for one user (`alone`), or under the load, if it can be served."""
-        found: Outcome | ExpectedGeneration | None = alone
+        found: Outcome | ExpectedGeneration | None = None if alone is None else as_served(scenario, alone)
         if self.load is not None and self.outcome is not None:
             try:
                 found = outcome = self._served(scenario).outcomes[0]

@@ -199,6 +199,12 @@ DOUBTS = (
         _unfitted_kernel,
     ),
     Doubt(
+        "launches by the host",
+        0.27,
+        "the median error of HOSTS (roofline.specs.engine)",
+        lambda found: found.settings.eager,
+    ),
+    Doubt(
         "offloading",
         0.40,
         "no measured offload under load: as Xeon, whose memory is read likewise",

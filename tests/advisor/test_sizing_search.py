@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from roofline import size
+from roofline import load_model, size
+from roofline.advisor import Quality, Service
 from roofline.advisor.sizing import search
+from roofline.advisor.sizing.configurations import Given, configurations
 from roofline.core.errors import RooflineError
 from roofline.specs.hardware import searched_hardware
 
@@ -43,3 +45,18 @@ def test_what_is_not_timed_is_no_choice(model: str, hw: list[str], load: dict[st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "SHARES_OF_TIME", (0.0, 0.0))
         assert pruned == chosen(**question)
+
+
+def devices_of(**options: Any) -> set[str]:
+    """The hardware of all configurations of a model whose FP8 cache vLLM runs on some devices alone."""
+    model, service = load_model("glm-5.3-flash"), Service(1.0, 512, 128)
+    found = configurations(model, service, None, Quality.LOSSLESS, "vllm", Given(options=options))
+    return {each.hardware.name for each in found}
+
+
+def test_hardware_that_lacks_the_given_cache_is_no_configuration() -> None:
+    either, narrow = devices_of(), devices_of(kv="fp8")
+    assert {"h200-sxm", "b200-sxm"} <= either
+    assert "b200-sxm" in narrow
+    assert "h200-sxm" not in narrow
+    assert narrow < either

@@ -44,8 +44,16 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "break-even": ("--against", "--quant awq"),
     "crossover": (),
 }
+
+
+def asked(name: str) -> tuple[str, ...]:
+    """The words of a question, whose longest prompt is of a scenario without one."""
+    scenario = (*SMALL[:3], "--generate", "8") if name == "max-context" else SMALL
+    return ("solve", name, *scenario, *QUESTIONS[name])
+
+
 COMMANDS: dict[str, tuple[str, ...]] = {
-    **{f"solve {name}": ("solve", name, *SMALL, *options) for name, options in QUESTIONS.items()},
+    **{f"solve {name}": asked(name) for name in QUESTIONS},
     "sensitivity": ("sensitivity", *SMALL),
     "explain a metric": ("explain", "tpot", *SMALL),
     "explain an operator": ("explain", "down_proj", *SMALL, "--phase", "decode"),
@@ -69,7 +77,7 @@ def test_every_question_is_answered_in_every_format(run: Run, tmp_path: Path, na
 
 @pytest.mark.parametrize("name", [name for name in QUESTIONS if name != "crossover"])
 def test_answer_has_its_simulation(document: Callable[..., dict[str, Any]], name: str) -> None:
-    found = document("solve", name, *SMALL, *QUESTIONS[name])
+    found = document(*asked(name))
     assert found["question"] == name
     assert found["verdict"] in ("found", "never", "always")
     if found["verdict"] == "found" and name != "break-even":

@@ -12,6 +12,7 @@ import yaml
 from roofline.scenario.options import OPTIONS, SPELLINGS, read_options
 from roofline.whatif.schema import STUDY_KEYS, scenario_schema, study_schema
 from roofline.whatif.study import QUERY_KEYS
+from tests.cases import BESIDE
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.roofline.json_schema import problems
@@ -49,7 +50,7 @@ def test_the_shipped_files_are_of_their_schema(run: Run, subject: str) -> None:
 def test_an_option_takes_its_example_in_a_scenario_a_study_and_an_axis(name: str) -> None:
     option = OPTIONS[name]
     for value in (option.example, option.read(option.example)):
-        texts = {**USUAL, **option.beside, name: value}
+        texts = {**USUAL, **BESIDE.get(name, {}), name: value}
         assert list(problems(scenario_schema(), texts)) == []
         assert list(problems(study_schema(), {**texts, "over": {name: [value]}})) == []
     assert read_options({name: option.example}) == {name: option.read(option.example)}

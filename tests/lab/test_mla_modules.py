@@ -72,7 +72,7 @@ def test_layers_without_graphs_are_compared_where_the_host_does_not_hide_them(tm
     (part,) = read_measurements(path, translated, MODULES)
     found = mla_decode_rows(part)
     assert found is not None
-    assert (found.cache == "warm").all()
+    assert (found.texts("cache") == "warm").all()
     times = found.frame.set_index(["heads", "less_kv", "kv_len"])["latency_us"].to_dict()
     assert times == pytest.approx({(64, 4096, 8192): 414.6, (128, 2048, 4096): 209.8, (128, 2048, 8192): 619.4})
 
@@ -82,5 +82,5 @@ def test_kernels_beside_layers_stay_as_they_are() -> None:
     both = Measurements("mla_decode", pd.concat([kernels, layers()], ignore_index=True), "rows")
     found = mla_decode_rows(both)
     assert found is not None
-    assert (found.cache == "").sum() == len(kernels)
+    assert (found.texts("cache") == "").sum() == len(kernels)
     assert len(found) == len(kernels) + 4

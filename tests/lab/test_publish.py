@@ -19,7 +19,7 @@ from roofline.validate.gpu import plan
 from roofline.validate.gpu.network import COLUMNS as NETWORK_COLUMNS
 from roofline.validate.gpu.summary import rows_in
 from roofline.validate.gpu.visit import CALIBRATION, LOG, NETWORK, ROWS, Bench, Result, Visit
-from roofline.validate.measure.bench import Plan, measure
+from roofline.validate.measure.bench import measure, points_of
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.tables.rowfile import RowFile
 from tests.validate.fakes import FakeDevice, fake_benchmarks
@@ -30,7 +30,7 @@ def fitted(folder: Path) -> Visit:
     """A visit with rows of a made-up machine, and the calibration that was fitted to them."""
     cases = design({"gemm": ("bf16",), "norm": ("bf16",)}, Limits(1e9, 1e13, 1e10), 60)
     with RowFile(folder / ROWS) as file:
-        measure(Plan(cases, 60.0, ("torch",)), FakeDevice(), "h100-sxm", fake_benchmarks(), file)
+        measure(points_of(cases, fake_benchmarks(), FakeDevice(), ("torch",)), 60.0, FakeDevice(), "h100-sxm", file)
     visit = Visit(folder, Bench(isolated=False), facts={"machine": MACHINE})
     said, facts = plan.fitted(visit)
     assert "held-out rows" in said
@@ -55,9 +55,8 @@ def test_a_visit_is_published(tmp_path: Path) -> None:
     publish.publish(folder, "made-up", "abc", "nothing ran: made up", root, root / "visits", page)
     (published,) = load_row_files(root)
     assert published.hardware == H100
-    assert list(published.rows) == [
-        {name: row[name] for name in published.rows[0]} for row in rows_in(folder / ROWS) if row["kernel"] == "torch"
-    ]
+    rows = rows_in(root / "made-up.csv")
+    assert rows == [{name: row[name] for name in rows[0]} for row in rows_in(folder / ROWS) if row["kernel"] == "torch"]
     groups = predict_rows(published)
     assert {group.op for group in groups} == {"gemm", "norm"}
     assert all(np.isfinite(group.mid).all() for group in groups)

@@ -14,7 +14,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Source
 from roofline.timing.calibration_files import parse_calibration
 from roofline.timing.chains import load_calibration
-from roofline.validate.fit.constants import constants_of, log_errors
+from roofline.validate.fit.calibrate import constants_of, log_errors
 from roofline.validate.tables.rows import Measurements
 from tests.paths import ROOT
 

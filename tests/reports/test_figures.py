@@ -26,7 +26,7 @@ SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 def test_files_are_reproducible(kind: str, tmp_path: Path) -> None:
     first, second = tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     for path in (first, second):
-        style.save(scenario.over_batch(SCENARIO, [1, 8, 64]), path)
+        style.save(scenario.over(SCENARIO, "batch", [1, 8, 64]), path)
     assert first.read_bytes().startswith(SIGNATURES[kind])
     assert first.read_bytes() == second.read_bytes()
 
@@ -55,7 +55,7 @@ def test_numbers_of_points_do_not_overlap(model: str) -> None:
 
 def test_curves_equal_the_analysis() -> None:
     batches = [1, 16, 256, 512]
-    figure = scenario.over_batch(SCENARIO, batches)
+    figure = scenario.over(SCENARIO, "batch", batches)
     lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
     answer = analyze(SCENARIO.changed(batch=16))
     assert answer.expected.tpot is not None
@@ -66,7 +66,7 @@ def test_curves_equal_the_analysis() -> None:
 
 def test_names_are_not_parsed_as_mathematics(tmp_path: Path) -> None:
     hostile = replace(SCENARIO.model, name="$\\frac{1}{0$ <script>\x1b")
-    style.save(scenario.over_prompt(SCENARIO.changed(model=hostile), [10, 100]), tmp_path / "figure.svg")
+    style.save(scenario.over(SCENARIO.changed(model=hostile), "prompt", [10, 100]), tmp_path / "figure.svg")
     assert "<script>" not in (tmp_path / "figure.svg").read_text(encoding="utf-8")
 
 

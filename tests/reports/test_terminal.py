@@ -9,9 +9,9 @@ from rich.console import Console
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.reports.documents import analysis
 from roofline.reports.documents.compare import compare_blocks, compare_document
+from roofline.reports.documents.summary import time_interval
 from roofline.reports.output.blocks import parts
 from roofline.reports.output.columns import DROPPED, Cells
-from roofline.reports.output.export import time_interval
 from roofline.reports.output.terminal import CommandLine, render, table
 from tests.cases import sampled
 

@@ -208,6 +208,54 @@ def test_a_load_of_sessions_is_that_of_its_command(server: Server, run: Run) -> 
         assert ask(server, "load", {**setup, **wrong})[0] == 422
 
 
+def test_sessions_that_are_asked_for_are_in_the_headline_and_in_the_launch(server: Server, run: Run) -> None:
+    asked = {"sessions": "4", "profile": "chat", "tiers": "dram=20GB", "ttft": "2s"}
+    setup = opening({"model": "llama-3.1-8b", "hw": "h100-sxm"}, asked)
+    assert "--kv-offloading-size" in (found := answer(server, setup, name="verdict"))["lines"][-1]
+    load = answer(server, setup, name="load")
+    (point,) = json.loads(run(*shlex.split(load["command"])[1:], "--format", "json")[1])["points"]
+    for name in ("ttft_s", "tpot_s"):
+        assert found[name] == {part: point[name][part] for part in ("p50", "p95")}
+    late = answer(server, {**setup, "goal.ttft": "1ms"}, name="verdict")["lines"][0]
+    assert [late[:4], found["lines"][0][:4]] == ["No: ", "Yes:"]
+    launched = answer(server, setup, name="run")
+    assert "--kv-offloading-size" in launched["serve"]
+    assert run(*shlex.split(launched["command"])[1:])[0] == 0
+    for wrong in ({"rate": "1"}, {"concurrency": "4"}, {"profile": "log.json"}):
+        with pytest.raises(RooflineError):
+            opening({"model": "llama-3.1-8b", "hw": "h100-sxm"}, {**asked, **wrong})
+    with pytest.raises(RooflineError):
+        opening({"model": "llama-3.1-8b", "hw": "h100-sxm"}, {"tiers": "dram=20GB"})
+
+
+def test_pools_of_prefill_and_decode_are_those_of_the_commands(server: Server, run: Run) -> None:
+    load = {"concurrency": "16", "disaggregation": "prefills=1,decodes=1,tp=2,prefill-tp=1"}
+    setup = opening({"model": "llama-3.1-8b", "hw": "h100-sxm", "tp": 1}, load)
+    words = [word for name, text in load.items() for word in (f"--{name}", text)]
+    known = json.loads(run("llama-3.1-8b", "h100-sxm", "--tp", "1", *words, "--format", "json")[1])
+    found = answer(server, setup, name="verdict")
+    assert [found[name] for name in ("devices", "ttft_s", "run")] == [
+        known[name] for name in ("devices", "ttft_s", "run")
+    ]
+    served = answer(server, {**setup, "load.concurrency": "4,16"}, name="load")
+    assert served["serving"] == [json.loads(run(*shlex.split(served["command"])[1:], "--format", "json")[1])]
+    launched = answer(server, setup, name="run")
+    assert "dynamo.yaml" in [file["name"] for file in launched["files"]]
+    assert run(*shlex.split(launched["command"])[1:])[0] == 0
+    assert ask(server, "run", {**setup, "deploy.pool": "1:1"})[0] == 422
+    divided = opening({"model": "gpt-oss-120b", "hw": "8xh200"}, {"concurrency": "64", "disaggregation": "1:1"})
+    assert divided["tp"] == "4"
+
+
+def test_the_work_of_sessions_is_bounded(server: Server) -> None:
+    long = {**BASE, "load.by": "sessions", "load.sessions": "2,4", "load.first": "110k", "load.turns": "50"}
+    several = [{**BASE, "hw": name} for name in ("h200-sxm", "b200-sxm", "mi300x")]
+    alone, beside = (answer(server, long, *more, name="load") for more in ([], several))
+    turns = [int(shlex.split(found["command"])[-1]) for found in (alone, beside)]
+    assert turns[0] > turns[1]
+    assert ask(server, "load", {**long, "load.sessions": "1,2,3,4"}, *several)[0] == 422
+
+
 def test_comparison_load_and_explanation_are_those_of_their_commands(server: Server, run: Run) -> None:
     other = {**BASE, "hw": "h200-sxm", "goal.tpot": "50ms"}
     found = answer(server, BASE, other, name="compare")

@@ -19,6 +19,7 @@ import yaml
 from roofline.reports.view.setups import quantities
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
+from tests.cases import BESIDE
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.live import Live, figures_of, words
@@ -38,7 +39,7 @@ def analysed(run: Run, setup: Mapping[str, str]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_field_has_the_effect_of_its_option(tab: Live, run: Run, name: str) -> None:
     option = OPTIONS[name]
-    base, text = {**BASE, **option.beside}, option.example
+    base, text = {**BASE, **BESIDE.get(option.name, {})}, option.example
     tab.show(urlencode(base))
     tab.turn(name, text)
     assert tab.setups[0][name] == text

@@ -191,6 +191,18 @@ def test_sessions_are_drawn_by_tier(live: Live, server: Server) -> None:
     assert "NaN" not in live.page.locator("#panel").inner_html()
 
 
+def test_the_headline_and_the_launch_are_of_the_sessions_and_of_the_pools(live: Live, server: Server) -> None:
+    live.open(f"{server.address}&page.tab=run&asked.sessions=4&load.profile=chat&load.tiers=dram%3D20GB")
+    assert "4 sessions of chat" in live.page.locator("#verdict").inner_text()
+    assert live.page.locator("#load dl").is_visible()
+    assert "--kv-offloading-size" in live.page.locator("#panel").inner_text()
+    live.turn("asked.sessions", "")
+    live.turn("deploy.pools", "1:1")
+    assert live.setups[0]["deploy.pools"] == "1:1"
+    assert "on 8 x h100-sxm" in live.page.locator("#verdict").inner_text()
+    assert "dynamo.yaml" in live.page.locator("#panel").inner_text()
+
+
 def test_advice_turns_the_field_and_is_undone(live: Live) -> None:
     live.click("#tab-advice")
     before = live.figures()["total"]

@@ -17,7 +17,20 @@ import numpy as np
 import pytest
 
 import roofline
-from roofline import RooflineError, Scenario, advise, analyze, compare, explain, load_model, serve, size, solve, sweep
+from roofline import (
+    RooflineError,
+    Scenario,
+    advise,
+    analyze,
+    choose,
+    compare,
+    explain,
+    load_model,
+    serve,
+    size,
+    solve,
+    sweep,
+)
 from roofline.advisor import Goal, Limits, Service
 from roofline.serving.load import Load, Trace
 from tests.cases import sampled
@@ -26,6 +39,10 @@ from tests.conftest import Run
 SMALL = Scenario("llama-3.2-1b", "l4", batch=4, prompt=128, generate=16)
 WORDS = ("llama-3.2-1b", "--hw", "l4", "--batch", "4", "--prompt", "128", "--generate", "16")
 OTHER = SMALL.with_(quant="fp8")
+USED = SMALL.with_(batch=None)
+"""A scenario without options of a static batch."""
+
+UNBATCHED = (*WORDS[:3], *WORDS[5:])
 SERVICE = ("--rate", "4", "--prompt", "128", "--generate", "16", "--tpot", "50ms", "--hw", "l4,a10g")
 
 ANSWERS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
@@ -51,16 +68,16 @@ ANSWERS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("compare", " ".join(WORDS), " ".join((*WORDS, "--quant", "fp8"))),
     ),
     "solve.max_batch": (
-        lambda: solve.max_batch(SMALL, tpot="30ms"),
-        ("solve", "max-batch", *WORDS, "--tpot", "30ms"),
+        lambda: solve.max_batch(USED, tpot="30ms"),
+        ("solve", "max-batch", *UNBATCHED, "--tpot", "30ms"),
     ),
     "solve.max_bits at high": (
         lambda: solve.max_bits(SMALL, tpot=0.01, fits=False, at="high"),
         ("solve", "max-bits", *WORDS, "--tpot", "10ms", "--ignore-memory", "--at", "high"),
     ),
     "solve.break_even": (
-        lambda: solve.break_even(SMALL, OTHER),
-        ("solve", "break-even", *WORDS, "--against", "--quant fp8"),
+        lambda: solve.break_even(USED, OTHER.with_(batch=None)),
+        ("solve", "break-even", *UNBATCHED, "--against", "--quant fp8"),
     ),
     "solve.max_rate": (
         lambda: solve.max_rate(SMALL.with_(batch=None), ttft="1s", tpot="30ms"),
@@ -185,12 +202,31 @@ def test_a_sweep_has_the_options_of_its_scenario_and_takes_objects() -> None:
 
 def test_targets_are_seconds_texts_or_an_object() -> None:
     found = [
-        solve.max_batch(SMALL, tpot="20ms").value,
-        solve.max_batch(SMALL, tpot=0.02).value,
-        solve.max_batch(SMALL, solve.Targets(tpot=0.02)).value,
+        solve.max_batch(USED, tpot="20ms").value,
+        solve.max_batch(USED, tpot=0.02).value,
+        solve.max_batch(USED, solve.Targets(tpot=0.02)).value,
     ]
     assert found[0] == found[1] == found[2]
-    assert solve.max_context(SMALL, ttft="200 ms").targets == solve.Targets(ttft=0.2)
+    assert solve.max_context(SMALL.with_(prompt=None), ttft="200 ms").targets == solve.Targets(ttft=0.2)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda tpot: solve.max_batch(USED, tpot=tpot),
+        lambda tpot: solve.max_rate(USED, tpot=tpot),
+        lambda tpot: advise(SMALL, tpot=tpot),
+        lambda tpot: size("llama-3.2-1b", rate=4, tpot=tpot, hw="l4"),
+        lambda tpot: choose("layout", USED, tpot=tpot),
+        lambda tpot: serve(USED, concurrency=4, tpot=tpot),
+        lambda tpot: roofline.answer("llama-3.2-1b", "l4", users=4, tpot=tpot),
+    ],
+    ids=["solve", "solve a load", "advise", "size", "choose", "serve", "answer"],
+)
+def test_a_bare_number_that_may_be_milliseconds_needs_its_unit(ask: Callable[[Any], Any]) -> None:
+    with pytest.raises(RooflineError, match="10ms or 10s"):
+        ask(10)
+    ask("10s")
 
 
 @pytest.mark.parametrize(
@@ -198,9 +234,14 @@ def test_targets_are_seconds_texts_or_an_object() -> None:
     [
         (lambda: compare(SMALL), "two or more scenarios"),
         (lambda: compare(SMALL, OTHER, metric="speed"), "unknown metric of a comparison"),
-        (lambda: solve.max_batch(SMALL, tpott=0.02), "tpot"),
-        (lambda: solve.max_batch(SMALL, tpot="fast"), "tpot|fast"),
-        (lambda: solve.max_batch(SMALL, solve.Targets(tpot=0.02), ttft=1), "ttft is given beside targets"),
+        (lambda: solve.max_batch(USED, tpott=0.02), "tpot"),
+        (lambda: solve.max_batch(USED, tpot="fast"), "tpot|fast"),
+        (lambda: solve.max_batch(USED, solve.Targets(tpot=0.02), ttft=1), "ttft is given beside targets"),
+        (lambda: solve.max_batch(SMALL, tpot=0.02), "batch is what is asked for"),
+        (lambda: solve.break_even(USED, OTHER), "batch is what is asked for"),
+        (lambda: solve.max_context(SMALL, ttft=1), "prompt is what is asked for"),
+        (lambda: solve.min_gpus(SMALL.with_(tp=2), tpot=1), "tp is what is asked for"),
+        (lambda: solve.min_gpus(Scenario("llama-3.2-1b", "8xl4"), tpot=1), "without its count"),
         (lambda: advise(SMALL, objective="speed"), "unknown objective"),
         (lambda: advise(SMALL, quality="any"), "unknown quality"),
         (lambda: advise(SMALL, objectiv="tpot"), "objective"),
@@ -218,8 +259,6 @@ def test_errors_speak_of_the_values(ask: Callable[[], Any], message: str) -> Non
 
 
 GRID = SMALL.with_(batch=np.array([1, 2]))
-USED = SMALL.with_(batch=None)
-"""A scenario without options of a static batch."""
 
 VERBS: dict[str, Callable[[Any], Any]] = {
     "analyze": analyze,
@@ -235,7 +274,7 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "min_peak": lambda given: solve.min_peak(given, tpot=1),
     "max_draft": solve.max_draft,
     "crossover": solve.crossover,
-    "break_even": lambda given: solve.break_even(SMALL, given),
+    "break_even": lambda given: solve.break_even(USED, given),
 }
 
 
@@ -304,9 +343,9 @@ TRACE = Trace((0.0, 1.0), (100, 100), (10, 10))
         (lambda: solve.max_rate(USED, at="bound"), "low, mid, high"),
         (lambda: solve.max_rate(USED, fits=False), "must fit in memory"),
         (lambda: solve.max_rate(USED, pools=3), "pools are"),  # type: ignore[arg-type]
-        (lambda: solve.break_even(SMALL, OTHER, tpot=1), "no target of tpot"),
+        (lambda: solve.break_even(USED, OTHER.with_(batch=None), tpot=1), "no target of tpot"),
         (lambda: solve.min_memory(SMALL, fits=False), "about the memory"),
-        (lambda: solve.max_batch(SMALL, "20ms"), "targets are"),  # type: ignore[arg-type]
+        (lambda: solve.max_batch(USED, "20ms"), "targets are"),  # type: ignore[arg-type]
         (lambda: solve.Targets(fits="no way"), "true or false"),  # type: ignore[arg-type]
         (lambda: solve.max_bits(SMALL, schemes=["foo"]), "unknown quantization scheme 'foo'"),
         (lambda: solve.max_bits(SMALL, schemes=[]), "needs schemes"),

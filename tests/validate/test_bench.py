@@ -20,13 +20,13 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.chains import load_calibration
 from roofline.timing.intervals.kernels import Residuals
-from roofline.validate.fit.constants import log_errors
-from roofline.validate.kernels import registry
+from roofline.validate.fit.calibrate import log_errors
+from roofline.validate.kernels import benchmark
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import calibrate as calibrating
-from roofline.validate.loop import measure as measuring
+from roofline.validate.measure import bench as measuring
 from roofline.validate.measure import device as devices
-from roofline.validate.measure.bench import Outcome, Plan, measure
+from roofline.validate.measure.bench import Outcome, measure, points_of
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Cpu, Cuda, Sample, open_device
 from roofline.validate.tables.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
@@ -38,11 +38,10 @@ GEMM = Case("gemm", {"dtype": "bf16", "m": 8, "n": 1024, "k": 2048})
 
 
 def taken(path: Path, cases: list[Case], seconds: float = 60.0, **options: Any) -> Outcome:
-    plan = Plan(cases, seconds, ("torch",))
+    device = options.pop("device", FakeDevice())
+    points = points_of(cases, options.pop("known", fake_benchmarks()), device, ("torch",))
     with RowFile(path) as file:
-        return measure(
-            plan, options.pop("device", FakeDevice()), "h100-sxm", options.pop("known", fake_benchmarks()), file
-        )
+        return measure(points, seconds, device, "h100-sxm", file)
 
 
 # --- the constants of a synthetic machine are recovered ---
@@ -310,7 +309,7 @@ def test_caches_in_another_format_are_offered_where_the_card_has_it(tmp_path: Pa
     cases = design({"attention_decode": ("bf16", "bf16/fp8")}, LIMITS, 4)
     path = tmp_path / "rows.csv"
     with RowFile(path) as file:
-        measure(Plan(cases, 60.0, preferred="torch"), FakeDevice(), "h100-sxm", known, file)
+        measure(points_of(cases, known, FakeDevice(), preferred="torch"), 60.0, FakeDevice(), "h100-sxm", file)
     taken = {(row["dtype"], row["kv_dtype"], row["kernel"]) for row in read_rows(path)}
     assert taken == {("bf16", "bf16", "torch"), ("bf16", "fp8", "triton")}
 
@@ -357,7 +356,7 @@ def test_no_gpu_is_one_sentence() -> None:
 def test_no_triton_leaves_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "triton")
     monkeypatch.setattr("roofline.validate.kernels.tools.find_spec", lambda name: None)
-    gemm = registry.benchmarks("cuda")["gemm"]
+    gemm = benchmark.benchmarks("cuda")["gemm"]
     case = Case("gemm", {"dtype": "fp32", "m": 1, "n": 128, "k": 128})
     assert gemm.refusal(case, "triton", "cpu") == "triton is not installed"
     assert gemm.refusal(case, "torch", "cpu") is None
@@ -368,7 +367,7 @@ def test_the_simulator_needs_neither_torch_nor_triton() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
         "import roofline.cli.validate, roofline.validate.loop\n"
-        "from roofline.validate.kernels import registry\n"
+        "from roofline.validate.kernels import benchmark\n"
         "from roofline.validate.measure import decoder, machine\n"
         "sys.argv = ['roofline', 'analyze', 'llama-3.1-8b', '--hw', 'h100-sxm', '--format', 'json']\n"
         "roofline.cli.main()"
@@ -538,5 +537,7 @@ def test_the_preferred_backend_or_the_first(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{preferred}.csv"
         with RowFile(path) as file:
-            measure(Plan([GEMM, norm], 60, preferred=preferred), FakeDevice(), "h100-sxm", known, file)
+            measure(
+                points_of([GEMM, norm], known, FakeDevice(), preferred=preferred), 60, FakeDevice(), "h100-sxm", file
+            )
         assert {row["kernel"] for row in read_rows(path)} == kernels

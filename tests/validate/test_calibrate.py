@@ -22,8 +22,7 @@ from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel, kernel_time
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import fit
-from roofline.validate.fit.constants import hold_out
+from roofline.validate.fit.calibrate import fit, hold_out
 from roofline.validate.score.kernels import score
 from roofline.validate.tables.rows import Measurements, shape_columns
 from tests.cases import sampled

@@ -7,11 +7,11 @@ import pytest
 
 from roofline.core.errors import UnknownNameError
 from roofline.validate.kernels.work import Case, work_of
-from roofline.validate.measure.design import AXES, Limits, case_at, design, fits, memory_bytes
+from roofline.validate.measure.design import DESIGNS, Limits, case_at, design, fits, memory_bytes
 from roofline.validate.tables.rows import TEXT, shape_names
 
 LIMITS = Limits(memory=4e9, flops=5e12, traffic=3e9)
-FORMATS = dict.fromkeys(AXES, ("bf16",))
+FORMATS = dict.fromkeys(DESIGNS.ops, ("bf16",))
 
 
 def test_every_case_is_a_row_of_the_schema_and_within_the_limits() -> None:
@@ -22,13 +22,13 @@ def test_every_case_is_a_row_of_the_schema_and_within_the_limits() -> None:
         assert all(isinstance(case.columns[name], str if name in TEXT else int) for name in case.columns)
         assert fits(case, LIMITS)
         assert work_of(case).bytes > 0
-    assert {case.op for case in cases} == set(AXES)
+    assert {case.op for case in cases} == set(DESIGNS.ops)
 
 
 def test_a_prefix_has_every_op_and_both_ends() -> None:
     cases = design(FORMATS, LIMITS, 60)
     first = cases[:30]
-    assert {case.op for case in first} == set(AXES)
+    assert {case.op for case in first} == set(DESIGNS.ops)
     for op in ("gemm", "attention_prefill", "attention_decode"):
         all_work = [work_of(case).bytes for case in cases if case.op == op]
         early = [work_of(case).bytes for case in first if case.op == op]

@@ -180,6 +180,40 @@ def test_drafts_are_those_of_the_scripts() -> None:
             assert found.scenario.profile.scheduler.sequences > 1000
 
 
+@pytest.mark.parametrize(
+    ("requests", "context", "tpot"),
+    [("64", {"isl": "8192"}, 41.8e-3), ("4", {"isl": "8192"}, 9.8e-3), ("64", {}, 23.1e-3)],
+)
+def test_gemms_of_flashinfer_take_what_servers_measure(requests: str, context: dict[str, str], tpot: float) -> None:
+    """SGLang 0.5.6 in FP8 on 8 B200 (InferenceX), whose GEMMs have a kernel benchmark's constants."""
+    found = case(ONE, concurrency=requests, **context)
+    assert Predictor()(found).tpot.p50.mid == pytest.approx(tpot, rel=0.11)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "date", "drafted"),
+    [
+        ("mi325x", "2026-05-18", False),
+        ("mi300x", "2026-05-21", False),
+        ("mi325x", "2026-07-01", True),
+        ("mi355x", "2026-05-18", True),
+    ],
+)
+def test_launchers_without_a_suffix_ran_no_drafts(hardware: str, date: str, drafted: bool) -> None:
+    """16 requests that MI325X's rows call MTP take 19.2 ms a token, 8 without drafts 16.2 (runs of one day)."""
+    found = case(ONE, speculation="mtp", hardware=hardware, date=date, image="lmsysorg/sglang:v0.5.12-rocm700")
+    assert (found.scenario.settings.speculation is not None) == drafted
+
+
+def test_kernels_that_nobody_measured_widen_the_interval() -> None:
+    """DeepSeek-V4 on MI355X with SGLang's fallbacks: as far as the first release of a model, and not on B200."""
+    row = ONE | {"model": "dsv4", "precision": "fp4", "image": ""}
+    wide, other = (case(row, hardware=name).scenario for name in ("mi355x", "b200-sxm"))
+    assert wide.profile.spread[1] >= 3
+    assert other.profile.spread[1] < 1.3
+    assert wide.profile.spread[0] == other.profile.spread[0]
+
+
 def test_stated_disaggregated_deployments() -> None:
     cells = {
         **dict.fromkeys(disaggregated.COLUMNS, "1.0"),

@@ -19,14 +19,14 @@ from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.timing.chains import load_calibration
 from roofline.validate import loop
-from roofline.validate.kernels.registry import benchmarks
+from roofline.validate.kernels.benchmark import benchmarks
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import device_drift as drifting
 from roofline.validate.loop import host, whole_model
-from roofline.validate.loop import measure as measuring
+from roofline.validate.measure import bench as measuring
 from roofline.validate.measure import device as devices
 from roofline.validate.measure import machine
-from roofline.validate.measure.bench import Plan, measure
+from roofline.validate.measure.bench import measure, points_of
 from roofline.validate.measure.decoder import Decoder, check, layers_that_fit, with_layers
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Cuda
@@ -325,7 +325,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("drift") / "rows.csv"
     cases = design(dict.fromkeys(OPS, ("bf16",)), Limits(memory=20e9, flops=2e13, traffic=2e10), 60)
     with RowFile(path) as file:
-        measure(Plan(cases, 60, ("torch",)), FakeDevice(1), "h100-sxm", fake_benchmarks(), file)
+        measure(points_of(cases, fake_benchmarks(), FakeDevice(1), ("torch",)), 60, FakeDevice(1), "h100-sxm", file)
     return path
 
 

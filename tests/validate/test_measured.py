@@ -15,9 +15,8 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
 from roofline.validate.check.check import PREDICTIONS, check, read_predictions
-from roofline.validate.check.measured import FOLDER, geometric_mean, load_row_files, predict_rows
+from roofline.validate.check.measured import geometric_mean, load_row_files, predict_rows
 from roofline.validate.score.kernels import score
-from roofline.validate.tables.rows import read_measurements
 
 ABOUT = {
     "title": "A card",
@@ -53,12 +52,9 @@ def test_the_files_of_the_repository() -> None:
     assert found
     for kept in found:
         groups = predict_rows(kept)
-        assert sum(len(group.measured) for group in groups) == len(kept.rows)
-        (path,) = FOLDER.glob(f"{kept.name}.csv")
-        parts = read_measurements(path)
-        assert sum(map(len, parts)) == len(kept.rows)
+        assert sum(len(group.measured) for group in groups) == sum(map(len, kept.parts))
         errors = {(group.op, group.format): group.errors.mape for group in groups if group.kernel == "torch"}
-        for group in score(parts, kept.hardware, by=("op", "format")):
+        for group in score(kept.parts, kept.hardware, by=("op", "format")):
             assert group.mape == pytest.approx(errors[group["op"], group["format"]])
 
 
@@ -69,9 +65,10 @@ def test_the_cpu_constants_name_the_rows_they_were_fitted_to() -> None:
     assert {name for name, found in kept.items() if not found.provenance.fitted} == {"epyc-2-threads"}
     family = load_calibration(kept["epyc-2-threads"].hardware)
     assert family.name == "cpu"
-    fitted = [row for found in kept.values() if found.provenance.fitted for row in found.rows]
+    fitted = [part for found in kept.values() if found.provenance.fitted for part in found.parts]
     for (op, format), fit in family.fits.items():
-        assert fit.rows == sum(row["op"] == op and format in (row["dtype"], "any") for row in fitted)
+        own = [part.frame["dtype"] for part in fitted if part.op == op]
+        assert fit.rows == sum(int(dtype.isin([format]).sum()) if format != "any" else len(dtype) for dtype in own)
     for found in kept.values():
         assert {group.basis for group in predict_rows(found)} == {"family"}
 
@@ -100,9 +97,9 @@ def test_predictions_are_those_of_the_calibration(tmp_path: Path) -> None:
         ((gemm_row(8),), {"load": None}, r"card.yaml: .*'load'"),
         ((gemm_row(8),), {"hardware": "hardware/absent.yaml"}, "absent.yaml"),
         ((), {}, "has no rows"),
-        ((gemm_row(8, latency=-3.0),), {}, r"row 1: 'latency_us' must be positive"),
+        ((gemm_row(8, latency=-3.0),), {}, r"'latency_us' is not above zero"),
         ((gemm_row(8).replace("gemm", "gem"),), {}, "unknown op 'gem'"),
-        ((gemm_row(8).replace("gemm", "norm"),), {}, "lacks the column 'rows'"),
+        ((gemm_row(8).replace("gemm", "norm"),), {}, "lacks the columns 'rows'"),
     ],
 )
 def test_files_that_are_wrong(tmp_path: Path, rows: tuple[str, ...], about: dict[str, object], message: str) -> None:

@@ -238,3 +238,21 @@ def test_the_command_predicts(file: Path, run: Run) -> None:
     found = list(csv.DictReader(io.StringIO(out)))
     assert all(0 < float(row["predicted_tpot"]) < 0.1 for row in found)
     assert "4 rows; 1 of 1 configurations" in err
+
+
+def test_agents_have_the_memory_and_the_drafts_of_their_scripts(tmp_path: Path) -> None:
+    """Of fixed lengths other ones; where no script is known the engine's own stay."""
+    shared = {"hw": "b200", "framework": "sglang", "precision": "fp4", "spec_decoding": "mtp", "conc": 8, "tp": 8}
+    row = shared | {"infmax_model_prefix": "dsv4", "disagg": False}
+    row |= {"ep": 8, "dp_attention": True, "image": "", "scenario_type": "agentic-coding"}
+    path = tmp_path / "agg.json"
+    path.write_text(json.dumps([row, row | {"hw": "h200"}]))
+    found = [inferencex.to_case(Line(1, "", each)).scenario for each in rows(path)]
+    memories = [scenario.profile.memory for scenario in found]
+    assert memories[0].utilization > memories[1].utilization
+    assert memories[0].window_shares != memories[1].window_shares
+    for scenario in found:
+        drafts = scenario.settings.speculation
+        assert drafts is not None
+        assert drafts.accepted == pytest.approx(2.49, abs=0.005)
+        assert drafts.error == 0

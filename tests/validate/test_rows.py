@@ -10,8 +10,8 @@ import pytest
 from roofline.core.errors import SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel_bound
+from roofline.validate.tables.implausible import as_computed
 from roofline.validate.tables.rows import only_hardware, read_measurements
-from roofline.validate.tables.weight_only import as_computed
 
 
 def rows(count: int = 4) -> pd.DataFrame:
@@ -158,14 +158,14 @@ def test_the_cache_column(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     (part,) = read_measurements(path)
     assert part.warm.tolist() == [False, True, True]
-    assert part.cache.tolist() == ["cold", "warm", ""]
+    assert part.texts("cache").tolist() == ["cold", "warm", ""]
     path.write_text("\n".join([*lines, "h100-sxm,gemm,bf16,1,1024,4,10,lukewarm"]))
     with pytest.raises(SpecError, match=r"'cache' is neither cold nor warm \(row 4\)"):
         read_measurements(path)
     path.write_text("hardware,op,dtype,m,n,k,latency_us\nh100-sxm,gemm,bf16,1,1024,1,10\n")
     (part,) = read_measurements(path)
     assert part.warm.all()
-    assert part.cache.tolist() == [""]
+    assert part.texts("cache").tolist() == [""]
 
 
 def test_rows_in_a_format_that_hardware_lacks_are_of_converted_weights(tmp_path: Path) -> None:

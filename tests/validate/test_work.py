@@ -8,6 +8,7 @@ import pytest
 
 from roofline.core.errors import UnknownNameError
 from roofline.validate.kernels.work import Case, work_of
+from tests.validate.synthetic import restored
 
 ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 64, "window": 0}
 
@@ -38,7 +39,7 @@ ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 64, "window": 0}
     ],
 )
 def test_work_row_restores_the_case(op: str, columns: dict[str, Any]) -> None:
-    row = work_of(Case(op, columns)).row
+    row = restored(Case(op, columns))
     shared = {name: row[name] for name in columns if name in row}
     assert shared == {name: columns[name] for name in shared}
     assert set(columns) - set(row) <= {"kv_dtype", "tp", "ep"}

@@ -9,31 +9,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
 
+from roofline import Scenario
 from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
+from roofline.core.limits import MAX_CONCURRENCY
 from roofline.core.units import Dimension, parse_quantity
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS, read_options
-from roofline.scenario.scenario import Scenario
+from roofline.serving.curve import serve
 from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
 from roofline.timing.intervals import Estimate
-from roofline.validate.check.figure import Figure
+from roofline.validate.data import FOLDER as DATA
 from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.text import is_plausible
 
-FOLDER = Path(str(files("roofline.validate"))) / "anchors"
+FOLDER = DATA / "anchors"
 
 TIME, MEMORY, RATE, TOKENS = "time", "memory", "rate", "tokens"
 
@@ -82,6 +83,10 @@ RENAMED = {"techniques": "with", "utilisation": "gpu_memory_utilization"}
 """Conditions that are called otherwise than the option of `roofline analyze`."""
 
 
+USERS = "concurrency"
+"""The condition of a figure that clients of a server measured: the requests in flight, as of `roofline serve`."""
+
+
 class _Entry(Struct, frozen=True):
     id: Text
     metric: Text
@@ -112,7 +117,8 @@ class Value(Struct, frozen=True):
 class Anchor(Struct, frozen=True, dict=True):
     """A published figure.
 
-    `conditions` are options of a scenario, as of `roofline analyze`. `group` is the title of its source, `where` its
+    `conditions` are options of a scenario, as of `roofline analyze`; with `users` it was measured on a server, by
+    clients with so many requests in flight. `group` is the title of its source, `where` its
     file. `faster_than_bound` explains a measurement that is faster than the bound; without it, such a measurement is an
     error in the anchor, the spec or the simulator.
     """
@@ -126,11 +132,58 @@ class Anchor(Struct, frozen=True, dict=True):
     where: str
     note: str | None
     faster_than_bound: str | None
+    users: int | None = None
 
     @cached_property
     def options(self) -> Mapping[str, Any]:
         """The values of the conditions and of `DEFAULTS`; raises RooflineError for an invalid one."""
         return {**DEFAULTS, **read_options(self.conditions)}
+
+
+class Figure(Struct, frozen=True):
+    """A figure and its prediction, both in `unit`; `rate`: more is faster.
+
+    A size is `exact`: its prediction has neither bound nor interval. A load has no bound (`bounded`): in the committed
+    file the end of the interval on its side stands for it.
+    """
+
+    id: str
+    unit: str
+    published: float
+    prediction: Predicted
+    rate: bool = False
+    exact: bool = False
+    bounded: bool = True
+    group: str = ""
+    source: str = ""
+    metric: str = ""
+    conditions: str = ""
+    note: str | None = None
+    faster_than_bound: str | None = None
+
+    def error(self, predicted: float) -> float:
+        """The relative error of a prediction; of a rate, that of the corresponding time.
+
+        A negative error always means that the prediction is too fast (or too small).
+        """
+        return (self.published / predicted if self.rate else predicted / self.published) - 1
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The figure in the document of a check."""
+        bound, low, mid, high = self.prediction
+        stated = ("id", "group", "source", "metric", "conditions", "unit", "published")
+        return {
+            **{name: getattr(self, name) for name in stated},
+            "bound": bound if self.bounded else None,
+            "low": low,
+            "mid": mid,
+            "high": high,
+            "error": self.error(mid),
+            "bound_error": self.error(bound) if self.bounded and not self.exact else None,
+            "inside": low <= self.published <= high if low < high and not self.exact else None,
+            **{name: getattr(self, name) for name in ("note", "faster_than_bound")},
+        }
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -178,15 +231,21 @@ def _anchor(file: _File, entry: Mapping[str, Any], index: int, where: str) -> An
     if not Slug.fullmatch(read.id):
         raise SpecError(where, f"'anchors.{label}.id': {quote(read.id)} is not of small letters, digits, '.' and '-'")
     conditions = {RENAMED.get(name, name): value for name, value in read.conditions.items()}
+    users = conditions.pop(USERS, None)
+    if users is not None and not (type(users) is int and 1 <= users <= MAX_CONCURRENCY):
+        expected = f"an integer from 1 to {MAX_CONCURRENCY}"
+        raise SpecError(where, f"'anchors.{label}.conditions.{USERS}': must be {expected}, got {quote(users)}")
     if unknown := sorted(conditions.keys() - OPTIONS.keys()):
-        raise SpecError(where, unknown_key(unknown[0], (*OPTIONS, *RENAMED), f"anchors.{label}.conditions"))
+        raise SpecError(where, unknown_key(unknown[0], (*OPTIONS, *RENAMED, USERS), f"anchors.{label}.conditions"))
     try:
         metric = find_metric(read.metric)
         value = parse_value(read.value, metric)
     except RooflineError as error:
         raise SpecError(where, f"the anchor {quote(read.id)}: {error}") from None
     note = " ".join(filter(None, (file.note, read.note))) or None
-    return Anchor(read.id, file.title, read.metric, value, read.source, conditions, where, note, read.faster_than_bound)
+    return Anchor(
+        read.id, file.title, read.metric, value, read.source, conditions, where, note, read.faster_than_bound, users
+    )
 
 
 def find_metric(name: str) -> Metric:
@@ -269,7 +328,7 @@ def _figures(anchor: Anchor, scenario: Scenario) -> Predicted:
         exact = _stored(anchor, answer)
         return Predicted(exact, exact, exact, exact)
     phase, tokens = _timed(anchor, scenario)
-    seconds = _seconds(answer, phase)
+    seconds = _seconds(answer, phase) if anchor.users is None else _served(answer, phase, anchor.users)
     if seconds is None:
         raise RooflineError(f"{anchor.metric} needs 'generate' above 1")
     if kind == TIME:
@@ -303,6 +362,15 @@ def _seconds(answer: Analysis, which: str) -> Predicted | None:
     if bound is None or expected is None:
         return None
     return Predicted(bound, *(float(part) for part in expected))
+
+
+def _served(answer: Analysis, which: str, users: int) -> Predicted | None:
+    """Seconds of ttft or tpot of a server, as its clients see them; the bound is that of one request alone."""
+    if which not in ("ttft", "tpot"):
+        raise RooflineError(f"the condition 'concurrency' goes with ttft and tpot, not with {which}")
+    bound = getattr(answer.generation, which)
+    found = getattr(serve(answer.scenario.without("batch"), concurrency=users).outcomes[0], which).mean
+    return None if bound is None else Predicted(float(bound), found.low, found.mid, found.high)
 
 
 def _stored(anchor: Anchor, answer: Analysis) -> float:
@@ -339,7 +407,8 @@ def conditions_text(anchor: Anchor) -> str:
     place = f"{devices} x {given['hw']} ({degrees})" if devices > 1 else given["hw"]
     parts = [f"{given['model']} on {place}", precision_text(scenario.run_precision)]
     if METRICS[anchor.metric].kind in TIMED:
-        parts += [f"batch {given['batch']}", f"{given['prompt']} in" if context is None else f"context {context}"]
+        parts.append(f"batch {given['batch']}" if anchor.users is None else f"{anchor.users} in flight")
+        parts += [f"{given['prompt']} in" if context is None else f"context {context}"]
         parts += [f"{given['prefix']} cached"] if given["prefix"] else []
         parts += [f"{given['generate']} out"] if given["generate"] > 1 and context is None else []
         parts += [given["engine"]] if given.get("engine") else []

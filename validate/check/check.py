@@ -23,12 +23,12 @@ from msgspec.structs import replace
 from roofline.core.documents import finite_number, parse_yaml, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
-from roofline.validate.check.anchor import FOLDER, METRICS, TIMED, figure_of, load_anchors
-from roofline.validate.check.figure import Figure
+from roofline.validate.check.anchor import FOLDER, METRICS, TIMED, Figure, figure_of, load_anchors
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
-from roofline.validate.check.measured import KernelGroup, MeasurementFile, geometric_mean, load_row_files, predict_rows
+from roofline.validate.check.measured import MeasurementFile, geometric_mean, load_row_files, predict_rows
 from roofline.validate.score import end_to_end
 from roofline.validate.score.errors import Predicted
+from roofline.validate.score.kernels import Scored
 from roofline.validate.tables.published import read_rows
 from roofline.validate.tables.serving import is_load
 from roofline.validate.tables.text import Line, is_plausible
@@ -57,7 +57,7 @@ def _static(path: Path) -> Iterator[Figure]:
         except RooflineError as error:
             raise SpecError(str(path), f"row {row.line.number}: {error}") from None
         prediction = Predicted(*(1e3 * seconds for seconds in found))
-        yield _figure(row.line, str(case.quantity), 1e3 * case.measured, prediction, path)
+        yield _figure(row.line, case.quantity, 1e3 * case.measured, prediction, path)
 
 
 def _loaded(path: Path) -> Iterator[Figure]:
@@ -253,20 +253,18 @@ def _moved_row(
 # --- measured kernels -------------------------------------------------------------------------------------------------
 
 
-def _classes(kernels: Iterable[tuple[MeasurementFile, Sequence[KernelGroup]]]) -> Iterator[Figure]:
+def _classes(kernels: Iterable[tuple[MeasurementFile, Sequence[Scored]]]) -> Iterator[Figure]:
     """The figure of each shape class of each file: geometric means in microseconds."""
     for file, groups in kernels:
-        for group in groups:
-            for label, chosen in group.classes:
-                id = "/".join((file.name, group.op, group.format, group.kernel, group.cache, label))
-                bound, low, mid, high, measured = (
-                    1e6 * geometric_mean(values[chosen])
-                    for values in (group.bound, group.low, group.mid, group.high, group.measured)
-                )
-                yield Figure(id, "us", measured, Predicted(bound, low, mid, high))
+        for rows in (rows for group in groups for rows in group.by_regime):
+            id = "/".join((file.name, rows.op, rows.format, rows.kernel, rows.cache, rows.labels["regime"]))
+            bound, low, mid, high, measured = (
+                1e6 * geometric_mean(values) for values in (rows.bound, rows.low, rows.mid, rows.high, rows.measured)
+            )
+            yield Figure(id, "us", measured, Predicted(bound, low, mid, high))
 
 
-def _kernel_document(file: MeasurementFile, groups: Sequence[KernelGroup]) -> dict[str, Any]:
+def _kernel_document(file: MeasurementFile, groups: Sequence[Scored]) -> dict[str, Any]:
     """A file of rows in the document: its provenance, and errors by op, format, kernel and cache state."""
     errors = [abs(group.mid / group.measured - 1) for group in groups]
     inside = [(group.low <= group.measured) & (group.measured <= group.high) for group in groups]
@@ -281,7 +279,7 @@ def _kernel_document(file: MeasurementFile, groups: Sequence[KernelGroup]) -> di
     }
 
 
-def _group_row(group: KernelGroup) -> dict[str, Any]:
+def _group_row(group: Scored) -> dict[str, Any]:
     errors = group.errors
     return {
         **{name: getattr(group, name) for name in ("op", "format", "kernel", "cache", "basis")},
@@ -291,7 +289,7 @@ def _group_row(group: KernelGroup) -> dict[str, Any]:
         "bias": errors.bias,
         "bound_mean_absolute_error": errors.bound_mape,
         "inside": errors.interval_coverage,
-        "classes": [label for label, _ in group.classes],
+        "classes": [rows.labels["regime"] for rows in group.by_regime],
     }
 
 

@@ -25,9 +25,9 @@ from roofline.validate.gpu.pool import Answer, each
 from roofline.validate.gpu.shapes import Point
 from roofline.validate.gpu.summary import rows_in
 from roofline.validate.gpu.visit import CALIBRATION, NETWORK, ROWS, VERDICTS, Visit, machine_facts
-from roofline.validate.kernels.registry import benchmarks
+from roofline.validate.kernels.benchmark import benchmarks
 from roofline.validate.loop.whole_model import overlay
-from roofline.validate.measure.bench import measure_points
+from roofline.validate.measure.bench import measure
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Cuda, is_device_failure
 from roofline.validate.tables.rowfile import RowFile
@@ -191,7 +191,7 @@ def timed(visit: Visit, points: Sequence[Point]) -> Found:
     with RowFile(visit.folder / ROWS) as file:
         seconds = visit.left()
         # A point that has begun is finished: tuning a large kernel takes seconds.
-        outcome = measure_points(chosen, seconds - max(2.0, 0.08 * seconds), device, visit.machine.hardware.name, file)
+        outcome = measure(chosen, seconds - max(2.0, 0.08 * seconds), device, visit.machine.hardware.name, file)
     rest = f", {outcome.left} left" if outcome.left else ""
     rest += f", {outcome.before} already there" if outcome.before and not outcome.measured else ""
     most = "; ".join(f"{count}x {reason}" for reason, count in outcome.refused.most_common(2))

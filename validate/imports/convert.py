@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from roofline.core.errors import RooflineError, SpecError
-from roofline.validate.imports import served, static
+from roofline.validate.imports import tools
 from roofline.validate.imports.fields import Content, Fields, read_content
 from roofline.validate.imports.result import Given, Result, rows_of
 from roofline.validate.tables.published import COLUMNS
+from roofline.validate.tables.text import csv_text
 
 Read = Callable[[Fields], Result | Iterable[Result]]
 ReadText = Callable[[Content], Result | Iterable[Result]]
 
 READERS: tuple[tuple[Read, tuple[str, ...]], ...] = (
-    (served.vllm_serve, ("model_id", "tokenizer_id", "request_throughput", "total_output_tokens")),
-    (served.vllm_embeddings, ("model_id", "tokenizer_id", "request_throughput", "total_input_tokens", "mean_e2el_ms")),
-    (served.vllm_latency, ("avg_latency", "latencies", "percentiles")),
-    (served.vllm_throughput, ("elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second")),
-    (served.sglang, ("backend", "total_output_tokens", "mean_e2e_latency_ms", "median_ttft_ms")),
-    (served.guidellm, ("benchmarks",)),
-    (served.aiperf, ("request_latency.avg", "request_latency.unit", "input_config")),
-    (served.trtllm, ("engine.version", "world_info.world_size", "request_info.num_requests", "performance")),
-    (static.llama_bench, ("build_number", "model_type", "n_prompt", "n_gen", "avg_ts")),
+    *((one.read, one.marks) for one in tools.FORMATS),
+    (tools.llama_bench, ("build_number", "model_type", "n_prompt", "n_gen", "avg_ts")),
 )
 """Readers of documents, each with the fields by which one is recognised."""
 
 TEXT_READERS: tuple[tuple[ReadText, tuple[str, ...]], ...] = (
-    (static.tgi, ("| Sequence Length", "| Decode (token)")),
-    (served.mlperf, ("MLPerf Results Summary",)),
+    (tools.tgi, ("| Sequence Length", "| Decode (token)")),
+    (tools.mlperf, ("MLPerf Results Summary",)),
 )
 """Readers of texts that are neither JSON nor CSV, each with the words by which one is recognised."""
 
@@ -65,15 +57,11 @@ def import_files(paths: Sequence[Path], given: Given) -> Imported:
         left_out = Counter(result.left_out for result in everything if result.left_out)
         if not own:
             raise SpecError(content.where, f"has no results but of {next(iter(left_out), 'nothing')}")
-        tools = ", ".join(Counter(result.tool for result in found))
-        notes.append(f"{content.where}: {tools}, {len(own)} row{'s' * (len(own) > 1)}")
+        names = ", ".join(Counter(result.tool for result in found))
+        notes.append(f"{content.where}: {names}, {len(own)} row{'s' * (len(own) > 1)}")
         notes += [f"{content.where}: {count} left out: {reason}" for reason, count in left_out.items()]
         rows += own
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return Imported(text.getvalue(), notes, rows)
+    return Imported(csv_text(rows, COLUMNS), notes, rows)
 
 
 def _check_given(results: Sequence[Result], given: Given, where: str) -> None:

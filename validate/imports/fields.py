@@ -74,7 +74,7 @@ class Fields:
                 found = found.get(key) if isinstance(found, Mapping) else None
             if found is not None:
                 return path, found
-        return paths[-1], None
+        return (paths or ("",))[-1], None
 
     def has(self, *paths: str) -> bool:
         """Whether every path has a value."""
@@ -110,14 +110,9 @@ class Fields:
             raise SpecError(self.where, f"{quote(self.value(*paths)[0])} must be a whole number, got {number:g}")
         return None if number is None else int(number)
 
-    def rate(self, path: str) -> float | None:
+    def rate(self, *paths: str) -> float | None:
         """A rate; None without a value, and where it is infinite."""
-        return None if self.value(path)[1] in ("inf", math.inf) else self.number(path)
-
-    def mean(self, total: str, count: str) -> float | None:
-        """A total over a count, or None."""
-        sum, number = self.number(total), self.number(count)
-        return sum / number if sum and number else None
+        return None if self.value(*paths)[1] in ("inf", math.inf) else self.number(*paths)
 
     def within(self, entry: Mapping[str, Any]) -> Fields:
         """The fields of a part of the document."""

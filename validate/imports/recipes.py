@@ -8,8 +8,6 @@ is the row with times. Both are predicted alike.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from roofline.serving.sessions.served import SessionOutcome
 from roofline.validate.imports.convert import Imported
 from roofline.validate.imports.fields import Fields, read_content
 from roofline.validate.score.serving import Predictor
-from roofline.validate.tables.inferencex import AGENTIC, AGENTIC_COLUMNS, COLUMNS, PUBLISHED, to_case
-from roofline.validate.tables.text import Line
+from roofline.validate.tables.inferencex import AGENTIC, AGENTIC_COLUMNS, COLUMNS, PUBLISHED, fallback_of, to_case
+from roofline.validate.tables.text import Line, csv_text
 
 PREDICTED = ("predicted_ttft", "predicted_tpot", "predicted_e2el", "predicted_output_tokens_per_s_per_gpu")
 ROW = ("configuration", "image", *COLUMNS, *AGENTIC_COLUMNS, *PREDICTED, "predicted_hit_rate", "reason")
@@ -77,11 +75,7 @@ def import_recipes(paths: Sequence[Path], names: Sequence[str] = (), predict: bo
             left_out.append(f"{recipe.name}: {own[0]['reason']}")
     asked = len(names or found)
     notes.append(f"{len(rows)} rows; {asked - len(left_out)} of {asked} configurations can be asked")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, ROW, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    return Imported(text.getvalue(), notes + left_out, rows)
+    return Imported(csv_text(rows, ROW), notes + left_out, rows)
 
 
 def _answered(name: str, cells: Cells, predictor: Predictor | None) -> dict[str, object]:
@@ -98,18 +92,10 @@ def _answered(name: str, cells: Cells, predictor: Predictor | None) -> dict[str,
             devices = case.scenario.settings.parallel.devices
             if pools is not None and pools.parallel is not None:
                 devices = pools.decodes * pools.parallel.devices
-            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else _fallback(stated)}
+            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else fallback_of(stated)}
     except RooflineError as reason:
         row["reason"] = str(reason)
     return row
-
-
-def _fallback(cells: Cells) -> str:
-    """What a launcher sets that predictions do not have: kernels that were never measured, where slower ones run."""
-    for framework, hardware, model, kernels in PUBLISHED.fallbacks:
-        if framework in cells["framework"] and (hardware, model) == (cells["hardware"], cells["model"]):
-            return f"the launcher sets kernels that were not measured, and may be several times slower: {kernels}"
-    return ""
 
 
 def _predicted(outcome: Outcome | SessionOutcome, devices: int) -> dict[str, object]:
@@ -221,36 +207,14 @@ def _result(fields: Fields) -> Cells:
         value = fields.value(*paths)[1]
         return str(value).lower() if isinstance(value, bool) else fields.text(*paths)
 
-    found = {
-        "scenario": text("scenario_type"),
-        "hardware": text("hw").removeprefix("cluster:").partition("-")[0],
-        "model": text("infmax_model_prefix", "model"),
-        "checkpoint": text("model"),
-        "concurrency": text("conc"),
-        "speculation": text("spec_decoding", "mtp"),
-        "disaggregated": text("disagg"),
-        **{name: text(name) for name in ("image", "framework", "precision", "isl", "osl", "tp", "ep")},
-        **{name: text(name) for name in ("dp_attention", "pp", "dcp_size", "prefill_hardware", "decode_hardware")},
-        **{
-            f"{pool}_{name}": text(f"{pool}_{name}")
-            for pool in POOLS
-            for name in ("tp", "ep", "dp_attention", "num_workers", "pp", "dcp_size")
-        },
-        **{f"{pool}_gpus": text(f"num_{pool}_gpu") for pool in POOLS},
-        "output_tokens_per_s_per_gpu": text(
-            "output_tput_per_gpu", "request_metrics.throughput.per_gpu.output_tput_tps"
-        ),
-    }
-    for metric in ("ttft", "tpot", "e2el"):
-        nested = f"request_metrics.latency.{metric}"
-        found[f"mean_{metric}"] = text(f"mean_{metric}", f"{nested}.mean")
-        found[f"median_{metric}"] = text(f"median_{metric}", f"{nested}.p50")
-    if text("scenario_type") == AGENTIC:
+    found = {name: text(name) for name in PUBLISHED.stated}
+    found |= {name: text(*paths) for name, paths in PUBLISHED.results.items()}
+    found["hardware"] = found["hardware"].removeprefix("cluster:").partition("-")[0]
+    if found["scenario"] == AGENTIC:
         gpus = fields.number("num_gpus") or fields.number("tp") or 1
         memory = fields.number("allocated_cpu_dram_gb")
         found["host_gb_per_gpu"] = f"{memory / gpus:.4g}" if memory and text("kv_offloading") != "none" else ""
-        found["pool_tokens"] = text("kv_cache_pool_tokens")
-        found["hit_rate"] = text("server_metrics.cache.gpu_cache_hit_rate")
+        found |= {name: text(path) for name, path in PUBLISHED.turns.items()}
     return found
 
 

@@ -75,3 +75,13 @@ class Benchmark(ABC):
         """What the backend or the device lacks for the sizes and formats of a case."""
         del case, backend, device
         return None
+
+
+def benchmarks(device: str = "cuda") -> dict[str, Benchmark]:
+    """The benchmark of every op that can be measured on the device (a CPU as eager PyTorch runs it); needs PyTorch."""
+    from roofline.validate.kernels import attention, experts, gemm, streaming
+
+    found: tuple[Benchmark, ...] = (gemm.GEMM, experts.EXPERTS, attention.PREFILL, attention.DECODE)
+    if device == "cpu":
+        found = (gemm.Gemm(streaming.FLOATS), *map(attention.EagerAttention, ("attention_prefill", "attention_decode")))
+    return {benchmark.op: benchmark for benchmark in (*found, *streaming.BENCHMARKS)}

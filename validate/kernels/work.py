@@ -1,18 +1,17 @@
 """The work of a benchmark as operators of the simulator, so that measured and predicted work are the same.
 
 A `Case` is a row of the measurement schema. `work_of` converts it to the operators that the simulator builds for such a
-layer, with a workload of the row's shape; `Work.row` converts them back. FLOPs and bytes of benchmarks come from here.
+layer, with a workload of the row's shape. FLOPs and bytes of benchmarks come from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.errors import UnknownNameError
 from roofline.graph.extents import Rule, Step, extents, mask_of
 from roofline.graph.fusion import FUSIONS, apply_fusion
 from roofline.graph.layers.attention import cached_attention
@@ -27,7 +26,6 @@ from roofline.specs.precision import Precision
 from roofline.specs.schemes import WeightScheme
 from roofline.specs.sublayers import Attention, MixtureOfExperts
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.timing.kernels.shapes import kernel_shape
 
 Columns = Mapping[str, int | str]
 
@@ -108,12 +106,10 @@ def rows_case(op: str, dtype: str, rows: int, columns: int) -> Case:
 class Work(Struct, frozen=True):
     """The operators of one kernel, and the workload that fixes their sizes."""
 
-    op: str
     parts: tuple[Op, ...]
     step: Step
     arithmetic: str | None = None
     rules: tuple[Rule, ...] = ()
-    fixed: Columns = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def extents(self) -> Mapping[str, float]:
@@ -127,15 +123,6 @@ class Work(Struct, frozen=True):
     def bytes(self) -> float:
         """Memory traffic in bytes, each operand once."""
         return float(total(op.bytes for op in self.parts).evaluate(self.extents))
-
-    @property
-    def row(self) -> dict[str, float | str]:
-        """The row of the measurement schema that the simulator derives from the operators."""
-        shape = kernel_shape(self.parts, self.arithmetic)
-        if shape is None:
-            raise RooflineError(f"the simulator has no kernel for {quote(self.op)}")
-        sizes = {name: round(size.evaluate(self.extents)) for name, size in shape.sizes.items()}
-        return {**shape.texts, **sizes, **self.fixed}
 
 
 def formats_of(dtype: str, kv_dtype: str | None = None) -> tuple[Formats, str]:
@@ -166,7 +153,7 @@ def _gemm(case: Case) -> Work:
     formats, arithmetic = formats_of(case.dtype)
     source = activation("input", formats.activations, case["k"])
     op = linear("proj", source, activation("output", formats.base, case["n"]), formats)
-    return Work(case.op, (op,), Step(1, case["m"], 0), arithmetic)
+    return Work((op,), Step(1, case["m"], 0), arithmetic)
 
 
 def _attention(case: Case) -> Work:
@@ -179,7 +166,7 @@ def _attention(case: Case) -> Work:
     view = mask_of(spec)
     ops = apply_fusion(cached_attention(spec, view, query, output, formats), FUSIONS["attention"])
     step = Step(case["batch"], case["q_len"], case["kv_len"] - case["q_len"])
-    return Work(case.op, tuple(ops), step, arithmetic, (view,))
+    return Work(tuple(ops), step, arithmetic, (view,))
 
 
 def _experts(case: Case) -> Work:
@@ -201,15 +188,7 @@ def _experts(case: Case) -> Work:
     source = activation("mlp_input", formats.activations, hidden)
     ops = mixture_of_experts(spec, source, activation("routed", formats.base, hidden), formats)
     first = next(index for index, op in enumerate(ops) if op.kind is Kind.MOE)
-    return Work(
-        case.op, tuple(ops[first:]), Step(1, case["tokens"], 0), arithmetic, (pool_of(spec, ranks, 0.0),), _schema(case)
-    )
-
-
-def _schema(case: Case) -> Columns:
-    """Columns that the operators of one of several ranks cannot show: they have its part of the pairs only."""
-    whole = ("top_k", "experts", "intermediate", "tp", "ep")
-    return {name: case[name] for name in whole} if case["ep"] > 1 else {}
+    return Work(tuple(ops[first:]), Step(1, case["tokens"], 0), arithmetic, (pool_of(spec, ranks, 0.0),))
 
 
 def _pass(case: Case) -> Work:
@@ -233,4 +212,4 @@ def _pass(case: Case) -> Work:
             parts = (elementwise("rope", Kind.ROPE, (source,), target, ROPE_FLOPS * flops),)
         case _:
             parts = (elementwise("copy", Kind.ELEMENTWISE, (source,), target),)
-    return Work(case.op, parts, Step(1, rows, 0), None)
+    return Work(parts, Step(1, rows, 0), None)

@@ -5,8 +5,8 @@ Each function does what one command does and returns a result whose `lines` are 
 
 from roofline.validate.loop.calibrate import CalibrationResult, run_calibrate
 from roofline.validate.loop.device_drift import DriftResult, run_drift
-from roofline.validate.loop.measure import MeasureResult, run_measure
 from roofline.validate.loop.whole_model import ModelResult, run_model
+from roofline.validate.measure.bench import MeasureResult, run_measure
 
 __all__ = [
     "CalibrationResult",

@@ -18,10 +18,9 @@ from roofline.specs.library import SEARCH_PATH
 from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.calibration_files import render
 from roofline.timing.chains import load_calibration
-from roofline.validate.fit.calibrate import describe, fit
-from roofline.validate.fit.constants import log_errors, percentiles
+from roofline.validate.fit.calibrate import describe, fit, log_errors, percentiles
 from roofline.validate.loop.host import BACKEND, default_dtype, engine_profile
-from roofline.validate.loop.measure import MeasureResult, measure_into, open_benchmarks
+from roofline.validate.measure.bench import MeasureResult, measure_into, open_benchmarks
 from roofline.validate.measure.device import Device
 from roofline.validate.measure.machine import Machine, examine
 from roofline.validate.score.errors import Group

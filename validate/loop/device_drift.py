@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.validate.kernels.benchmark import Benchmark
-from roofline.validate.kernels.registry import benchmarks
+from roofline.validate.kernels.benchmark import Benchmark, benchmarks
 from roofline.validate.kernels.work import work_of
 from roofline.validate.measure.bench import Progress, bar, measure_case
 from roofline.validate.measure.device import Device, open_device

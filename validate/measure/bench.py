@@ -1,4 +1,6 @@
-"""Measure a design: each case and backend that has no row yet, within a time budget, appended to a file row by row.
+"""`roofline validate measure`: time kernels of the ops and formats of this machine, and write them to a file.
+
+Each case and backend that has no row yet is measured within a time budget, and its row appended.
 
 Points that cannot be measured (a format that the GPU lacks, out of memory, a refusal of the backend) are skipped and
 counted by reason; an error that leaves the device unusable ends the run with a message, and the rows are kept.
@@ -10,7 +12,7 @@ import datetime
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -18,28 +20,28 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from roofline.core.errors import RooflineError
-from roofline.validate.kernels.benchmark import Benchmark
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.specs.hardware import Hardware
+from roofline.timing.kernels.formats import numbers
+from roofline.validate.kernels.benchmark import Benchmark, benchmarks
 from roofline.validate.kernels.work import Case
-from roofline.validate.measure.design import memory_bytes
-from roofline.validate.measure.device import Call, Device, Sample, is_device_failure, is_out_of_memory
+from roofline.validate.measure.design import Limits, design, memory_bytes
+from roofline.validate.measure.device import Call, Device, Sample, is_device_failure, is_out_of_memory, open_device
+from roofline.validate.measure.machine import Machine, examine
 from roofline.validate.tables.rowfile import RowFile, identity, planned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Plan(Struct, frozen=True):
-    """`cases` in order, with these `backends` (all if empty) and cold or warm caches, for `seconds`.
+MAX_CALL_TIME = {"cuda": 30e-3, "cpu": 50e-3}
+"""Seconds of one call of a point at the achieved peak and bandwidth."""
 
-    With `preferred`, each case is measured with that backend alone, or with another one where it refuses the case.
-    """
+POINTS = {"cuda": 100, "cpu": 60}
+"""Points for each op and format."""
 
-    cases: Sequence[Case]
-    seconds: float
-    backends: tuple[str, ...] = ()
-    cold: bool = True
-    preferred: str | None = None
+Point = tuple[Case, str, Benchmark]
+"""A case, the backend to measure it with, and its benchmark."""
 
 
 class Outcome(Struct):
@@ -89,27 +91,7 @@ def revision() -> str:
 
 
 def measure(
-    plan: Plan,
-    device: Device,
-    hardware: str,
-    benchmarks: Mapping[str, Benchmark],
-    file: RowFile,
-    progress: Progress = lambda _fraction, _label: None,
-) -> Outcome:
-    """Measure the rows of a plan that the file does not have yet, as rows of `hardware`.
-
-    Raises RooflineError where the file cannot be written or the device stopped working.
-    """
-    points = [
-        (case, backend, benchmarks[case.op])
-        for case in plan.cases
-        for backend in _backends(case, plan, benchmarks[case.op], device.name)
-    ]
-    return measure_points(points, plan.seconds, device, hardware, file, plan.cold, progress)
-
-
-def measure_points(
-    points: Sequence[tuple[Case, str, Benchmark]],
+    points: Sequence[Point],
     seconds: float,
     device: Device,
     hardware: str,
@@ -142,14 +124,28 @@ def measure_points(
     return outcome
 
 
-def _backends(case: Case, plan: Plan, benchmark: Benchmark, device: str) -> Iterable[str]:
-    """The backends to measure a case with, PyTorch's first: calibrations are fitted to it. A CPU has no other."""
-    backends = ["torch"] if device == "cpu" else benchmark.backends
-    available = sorted(backends, key=lambda name: (name != "torch", name))
-    if plan.preferred is not None:
-        ordered = sorted(available, key=lambda name: name != plan.preferred)
-        return [name for name in ordered if benchmark.refusal(case, name, device) is None][:1] or ordered[:1]
-    return [name for name in available if not plan.backends or name in plan.backends]
+def points_of(
+    cases: Iterable[Case],
+    known: Mapping[str, Benchmark],
+    device: Device,
+    backends: Collection[str] = (),
+    preferred: str | None = None,
+) -> list[Point]:
+    """The cases with each of these backends (all if empty), PyTorch's first: calibrations are fitted to it.
+
+    With `preferred`, each with that backend alone, or another one where it refuses the case. A CPU has PyTorch's only.
+    """
+    found: list[Point] = []
+    for case in cases:
+        benchmark = known[case.op]
+        own = ["torch"] if device.name == "cpu" else benchmark.backends
+        available = sorted(own, key=lambda name: (name != "torch", name))
+        chosen = [name for name in available if not backends or name in backends]
+        if preferred is not None:
+            ordered = sorted(available, key=lambda name: name != preferred)
+            chosen = [name for name in ordered if benchmark.refusal(case, name, device.name) is None][:1] or ordered[:1]
+        found += [(case, name, benchmark) for name in chosen]
+    return found
 
 
 def measure_case(case: Case, backend: str, device: Device, benchmark: Benchmark, cold: bool = True) -> Sample | str:
@@ -212,3 +208,111 @@ def row_of(case: Case, backend: str, sample: Sample, device: Device, hardware: s
         "revision": revision(),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
     }
+
+
+# --- the command ---
+
+
+class MeasureResult(Struct, frozen=True):
+    """The machine, the measurement file, and counts of measured and skipped points."""
+
+    machine: Machine
+    path: Path
+    outcome: Outcome
+    software: str
+
+    @property
+    def lines(self) -> list[str]:
+        return [*self.machine.lines, f"  {self.software}", *outcome_lines(self.outcome, self.path)]
+
+
+def outcome_lines(outcome: Outcome, path: Path) -> list[str]:
+    """Counts of measured and skipped points as text."""
+    before = f", {outcome.before} already in the file" if outcome.before else ""
+    left = f", {outcome.left} left for another run" if outcome.left else ""
+    lines = [f"{path}: {outcome.measured} rows measured{before}{left}"]
+    for reason, count in outcome.refused.most_common(8):
+        lines.append(f"  skipped ({count}): {reason}")
+    return lines
+
+
+def run_measure(
+    device: str = "cuda",
+    minutes: float = 20.0,
+    ops: Sequence[str] = (),
+    output: Path = Path("measured.csv"),
+    warm: bool = False,
+    dtypes: Sequence[str] = (),
+    backends: Sequence[str] = (),
+    threads: int | None = None,
+) -> MeasureResult:
+    """Measure kernels for at most `minutes` and append them to a file."""
+    opened, known = open_benchmarks(device, minutes, ops, threads)
+    machine = examine(opened)
+    outcome = measure_into(opened, machine, known, output, minutes, ops, dtypes, backends, not warm)
+    return MeasureResult(machine, output, outcome, opened.software)
+
+
+def open_benchmarks(
+    device: str, minutes: float, ops: Sequence[str], threads: int | None
+) -> tuple[Device, Mapping[str, Benchmark]]:
+    """The device and its benchmarks; raises RooflineError for invalid minutes and for ops without a benchmark."""
+    if not 0 < minutes <= 10_000:
+        raise RooflineError(f"the minutes must be above 0 and at most 10000, got {minutes:g}")
+    opened = open_device(device, threads)
+    known = benchmarks(opened.name)
+    for op in ops:
+        if op not in known:
+            raise UnknownNameError("op", op, known)
+    return opened, known
+
+
+def measure_into(
+    device: Device,
+    machine: Machine,
+    known: Mapping[str, Benchmark],
+    output: Path,
+    minutes: float,
+    ops: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    backends: Sequence[str] = (),
+    cold: bool = True,
+    preferred: str | None = None,
+) -> Outcome:
+    """Measure the formats that the hardware has, for at most `minutes`, into a file; `preferred`: see `points_of`."""
+    hardware = machine.hardware
+    formats, refused = formats_for(device, hardware, {op: known[op] for op in ops or known}, dtypes)
+    peaks = machine.peaks or {**hardware.tensor, **hardware.vector}
+    seconds = MAX_CALL_TIME[device.name]
+    limits = Limits(device.memory / 3, seconds * max(peaks.values()), seconds * machine.bandwidth)
+    cases = design(formats, limits, POINTS[device.name])
+    with RowFile(output) as file, bar() as progress:
+        points = points_of(cases, known, device, backends, preferred)
+        outcome = measure(points, 60 * minutes, device, hardware.name, file, cold, progress)
+    outcome.refused.update(refused)
+    return outcome
+
+
+def formats_for(
+    device: Device, hardware: Hardware, known: Mapping[str, Benchmark], requested: Sequence[str] = ()
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """The formats of every op that the hardware supports, and a message for each that a GPU lacks."""
+    chosen, refused = {}, []
+    for op, benchmark in known.items():
+        supported = []
+        for name in (*benchmark.dtypes, *benchmark.mixed):
+            if requested and name not in requested:
+                continue
+            missing = [form for part in name.split("/") if not hardware.supports(form := numbers(part).arithmetic)]
+            if not missing:
+                supported.append(name)
+            elif device.name == "cuda":
+                refused.append(f"{op} in {name}: {hardware.name} has no {missing[0]}")
+        if supported:
+            chosen[op] = tuple(supported)
+    if not chosen:
+        raise RooflineError(
+            f"{hardware.name} has none of the requested formats"
+            f" ({', '.join(requested) or 'none'}); it computes in {', '.join(hardware.formats)}"
+        )
+    return chosen, refused

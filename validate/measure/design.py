@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice, zip_longest
-from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -20,31 +19,14 @@ from numpy.typing import NDArray
 from roofline.core.errors import UnknownNameError
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
+from roofline.validate.data import shipped
 from roofline.validate.kernels.work import Case, attention_case, experts_case, work_of
 
 CANDIDATES = 600
 """Candidate points of the Halton sequence."""
 
-SHARES: Mapping[str, int] = MappingProxyType(
-    {"gemm": 3, "attention_prefill": 2, "attention_decode": 2, "moe": 2, "norm": 1}
-)
-"""Points of an op in a round; the other ops have two constants only, and one point every second round."""
-
 STREAMING_FRACTION = 0.25
 """Fraction of the traffic limit for kernels that only stream: their two constants need no more."""
-
-EXPERTS = (
-    (2048, 1408, 6, 64),
-    (2048, 768, 8, 128),
-    (4096, 14336, 2, 8),
-    (6144, 16384, 2, 8),
-    (2880, 2880, 4, 32),
-    (4096, 1536, 8, 128),
-    (7168, 2048, 8, 256),
-    (2048, 1024, 8, 64),
-    (6144, 10752, 4, 16),
-)
-"""Hidden width, expert width, experts a token and experts of published models."""
 
 
 class Limits(Struct, frozen=True):
@@ -56,9 +38,8 @@ class Limits(Struct, frozen=True):
 
 
 class Axis(Struct, frozen=True):
-    """A shape column: sizes from `low` to `high`, even in their logarithm, in multiples of `step`, or `choices`."""
+    """Sizes from `low` to `high`, even in their logarithm, in multiples of `step`, or `choices`."""
 
-    name: str
     low: int = 1
     high: int = 1
     step: int = 1
@@ -71,32 +52,21 @@ class Axis(Struct, frozen=True):
         return max(self.low, round(size / self.step) * self.step)
 
 
-_HEADS = (
-    Axis("kv_heads", choices=(1, 2, 4, 8, 16)),
-    Axis("group", choices=(1, 2, 4, 7, 8)),
-    Axis("head_dim", choices=(64, 128, 128, 128)),
-    Axis("window", choices=(0, 0, 0, 0, 1024)),
-)
+class Shapes(Struct, frozen=True):
+    """The axes of an op by name, and its points in a round."""
 
-AXES: Mapping[str, tuple[Axis, ...]] = MappingProxyType(
-    {
-        "gemm": (Axis("m", 1, 16384), Axis("n", 256, 131072, 64), Axis("k", 512, 32768, 64)),
-        "attention_prefill": (
-            Axis("q_len", 16, 16384),
-            Axis("batch", 1, 64),
-            *_HEADS,
-            Axis("cached", choices=(0, 0, 0, 1, 4)),
-        ),
-        "attention_decode": (Axis("kv_len", 64, 131072), Axis("batch", 1, 256), *_HEADS),
-        "moe": (
-            Axis("tokens", 1, 16384),
-            Axis("shape", choices=tuple(range(len(EXPERTS)))),
-            Axis("ep", choices=(1, 1, 1, 2, 8)),
-        ),
-        **dict.fromkeys(PASSES, (Axis("rows", 1, 65536), Axis("columns", 512, 32768, 128))),
-    }
-)
-"""The axes of every op, named after the columns of the measurement schema."""
+    axes: dict[str, Axis]
+    share: float = 0.5
+
+
+class Designs(Struct, frozen=True):
+    """The content of design.yaml."""
+
+    ops: dict[str, Shapes]
+    experts: tuple[tuple[int, int, int, int], ...]
+
+
+DESIGNS = shipped(Designs, "measure/design.yaml")
 
 
 def design(formats: Mapping[str, Sequence[str]], limits: Limits, count: int = 100) -> list[Case]:
@@ -107,9 +77,9 @@ def design(formats: Mapping[str, Sequence[str]], limits: Limits, count: int = 10
     """
     rounds = []
     for op, names in formats.items():
-        if op not in AXES:
-            raise UnknownNameError("op", op, AXES)
-        share = SHARES.get(op, 0.5)
+        if op not in DESIGNS.ops:
+            raise UnknownNameError("op", op, DESIGNS.ops)
+        share = DESIGNS.ops[op].share
         per_format = math.ceil(count * min(1.0, max(share, 1) / 2))
         queue = [
             case
@@ -130,7 +100,7 @@ def _rounds(queue: Sequence[Case], share: float) -> list[tuple[Case, ...]]:
 def _cases(op: str, format: str, limits: Limits, count: int) -> Iterator[Case]:
     """At most `count` different cases of one op and format within the limits, the most informative first."""
     found: set[Case] = set()
-    for point in chain(_diagonal_ends(op, format, limits), _unit_box_points(len(AXES[op]))):
+    for point in chain(_diagonal_ends(op, format, limits), _unit_box_points(len(DESIGNS.ops[op].axes))):
         if len(found) == count:
             return
         case = case_at(op, format, point)
@@ -141,7 +111,7 @@ def _cases(op: str, format: str, limits: Limits, count: int) -> Iterator[Case]:
 
 def _diagonal_ends(op: str, format: str, limits: Limits) -> Iterator[NDArray[np.float64]]:
     """The smallest corner of the box, and the largest point on the diagonal from it that is within the limits."""
-    diagonal = np.outer(np.linspace(1.0, 0.0, 33), np.ones(len(AXES[op])))
+    diagonal = np.outer(np.linspace(1.0, 0.0, 33), np.ones(len(DESIGNS.ops[op].axes)))
     yield diagonal[-1]
     yield from islice((point for point in diagonal if fits(case_at(op, format, point), limits)), 1)
 
@@ -174,7 +144,8 @@ def _unit_box_points(dimensions: int) -> Iterator[NDArray[np.float64]]:
 
 def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) -> Case:
     """The case at a position in the unit box of `op`; `format` is `dtype`, or `dtype/kv_dtype`."""
-    sizes = {axis.name: axis.at(float(position)) for axis, position in zip(AXES[op], point, strict=True)}
+    axes = DESIGNS.ops[op].axes
+    sizes = {name: axis.at(float(position)) for (name, axis), position in zip(axes.items(), point, strict=True)}
     dtype, _, kv_dtype = format.partition("/")
     if op.startswith("attention"):
         queries = sizes.get("q_len", 1)
@@ -191,7 +162,7 @@ def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) 
             window=sizes["window"] if sizes["window"] < keys else 0,
         )
     if op == "moe":
-        return experts_case(sizes["tokens"], *EXPERTS[sizes["shape"]], dtype=dtype, ep=sizes["ep"])
+        return experts_case(sizes["tokens"], *DESIGNS.experts[sizes["shape"]], dtype=dtype, ep=sizes["ep"])
     return Case(op, {"dtype": dtype, **sizes})
 
 

@@ -27,9 +27,9 @@ from roofline.scenario.kv_capacity import kv_capacity, waves
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.intervals import Estimate
-from roofline.validate.score.errors import Group, Predicted, Skipped, check_keys, counted, grouped
+from roofline.validate.score.errors import Group, Predicted, Skipped, attempted, check_keys, counted, grouped
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
-from roofline.validate.tables.published import COLUMNS, Per, PublishedRow, Quantity, Relation, read_all
+from roofline.validate.tables.published import COLUMNS, PublishedRow, Quantity, read_all
 from roofline.validate.tables.serving import is_load
 from roofline.validate.tables.text import parse_count
 
@@ -81,17 +81,14 @@ class Case(Struct, frozen=True):
 
 def map_rows(rows: Sequence[PublishedRow], engine: str | None = None) -> tuple[list[Case], list[Skipped]]:
     """The rows as cases, and the skipped ones with the reason; `engine` overrides the profile of all rows."""
-    cases: list[Case] = []
-    skipped: list[Skipped] = []
     contradictory = _contradictory(rows)
-    for row in rows:
-        try:
-            if (row.line.file, row.line.number) in contradictory:
-                raise Unmapped(CONTRADICTED)
-            cases.append(to_case(row, engine))
-        except RooflineError as reason:
-            skipped.append(Skipped(row.line, str(reason)))
-    return cases, skipped
+
+    def case(row: PublishedRow) -> Case:
+        if (row.line.file, row.line.number) in contradictory:
+            raise Unmapped(CONTRADICTED)
+        return to_case(row, engine)
+
+    return attempted(rows, case, lambda row: row.line)
 
 
 def _contradictory(rows: Iterable[PublishedRow]) -> set[tuple[str, int]]:
@@ -130,7 +127,7 @@ def to_case(row: PublishedRow, engine: str | None = None) -> Case:
         named.hardware,
         batch=batch,
         prompt=max(prompt, 1),
-        generate={Quantity.TTFT: 1, Quantity.TPOT: max(output, 2), Quantity.TOTAL: output + 1}[row.metric.quantity],
+        generate={"ttft": 1, "tpot": max(output, 2), "total": output + 1}[row.metric.quantity],
         precision=precision,
         settings=Settings(parallel=Parallelism(tensor=gpus)),
     )
@@ -164,47 +161,36 @@ def _lengths(row: PublishedRow) -> tuple[int, int]:
     prompt, text = parse_count(row.cell("input_len")), row.cell("output_len")
     output = prompt if text == "see input_len" else parse_count(text)
     quantity = row.metric.quantity
-    if prompt is None or (prompt == 0 and quantity is Quantity.TTFT):
+    if prompt is None or (prompt == 0 and quantity == "ttft"):
         raise Unmapped(f"the prompt length is not stated ({quote(row.cell('input_len'))})")
-    if not output and quantity is not Quantity.TTFT:
+    if not output and quantity != "ttft":
         raise Unmapped(f"the output length is not stated ({quote(text)})")
-    if quantity is Quantity.TTFT:
+    if quantity == "ttft":
         return prompt, 0
     assert output is not None
     # Throughput of decode alone counts steps, and a generation of n tokens has n - 1 steps after the first token.
-    alone = quantity is Quantity.TPOT and prompt == 0
+    alone = quantity == "tpot" and prompt == 0
     return prompt, output + 1 if alone else output
 
 
 def _seconds(row: PublishedRow, batch: int, prompt: int, output: int, gpus: int) -> float:
     """The measured value as the seconds of its quantity."""
-    value = row.value * {Per.ALL: 1.0, Per.DEVICE: gpus, Per.NODE: gpus / NODE}[row.metric.per]
-    match row.metric.relation:
-        case Relation.TIME:
-            return row.value
-        case Relation.PROMPT:
-            return batch * prompt / value
-        case Relation.STEP:
-            return batch / value
-        case Relation.USER:
-            return 1 / row.value
-        case Relation.OUTPUT:
-            return batch * output / value
+    counted, per = row.metric.counted, row.metric.per
+    if not counted:
+        return row.value
+    tokens = {"prompt": batch * prompt, "step": batch, "user": 1, "output": batch * output}[counted]
+    return tokens / (row.value * {"all": 1.0, "device": gpus, "node": gpus / NODE}[per])
 
 
 def predict(case: Case, engine: Engine | str | None = None) -> Predicted:
     """The simulated seconds of a case, with its engine's profile or another; the bound is that of the whole batch."""
     profile = case.engine if engine is None else engine
-    bound = _times(analyze(case.scenario.changed(engine=profile)).generation, case.quantity)
+    bound = getattr(analyze(case.scenario.changed(engine=profile)).generation, case.quantity)
     total = Estimate(0.0, 0.0, 0.0)
     for scenario, times in case.parts:
-        found: Estimate = _times(analyze(scenario.changed(engine=profile)).expected, case.quantity)
+        found: Estimate = getattr(analyze(scenario.changed(engine=profile)).expected, case.quantity)
         total += found * times
     return Predicted(bound, *total)
-
-
-def _times(generation: Any, quantity: Quantity) -> Any:
-    return {Quantity.TTFT: generation.ttft, Quantity.TPOT: generation.tpot, Quantity.TOTAL: generation.total}[quantity]
 
 
 def score(
@@ -219,12 +205,8 @@ def score(
     """
     check_keys(by, KEYS)
     cases, skipped = map_rows(rows, engine)
-    predicted: list[tuple[Case, Predicted]] = []
-    for case in cases:
-        try:
-            predicted.append((case, predictor(case)))
-        except RooflineError as reason:
-            skipped.append(Skipped(case.row.line, str(reason)))
+    predicted, failed = attempted(cases, lambda case: (case, predictor(case)), lambda case: case.row.line)
+    skipped += failed
     if not predicted:
         common = Counter(row.reason for row in skipped).most_common(1)[0][0]
         raise RooflineError(f"none of the {len(rows)} rows can be simulated; mostly: {common}")
@@ -266,7 +248,7 @@ def _row(case: Case, found: Predicted) -> dict[str, Any]:
     return {
         **case.labels,
         "row": case.row.line.number,
-        "quantity": str(case.quantity),
+        "quantity": case.quantity,
         "measured_s": case.measured,
         **{f"{name}_s": value for name, value in asdict(found).items()},
     }

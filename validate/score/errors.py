@@ -15,10 +15,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from roofline.core.errors import UnknownNameError
+from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.validate.tables.text import Line
 
 Row = TypeVar("Row")
+Found = TypeVar("Found")
 
 
 class Predicted(Struct, frozen=True):
@@ -38,6 +39,19 @@ class Skipped(NamedTuple):
 
     line: Line
     reason: str
+
+
+def attempted(
+    rows: Iterable[Row], of: Callable[[Row], Found], line: Callable[[Row], Line]
+) -> tuple[list[Found], list[Skipped]]:
+    """What `of` makes of each row, and the rows for which it raises RooflineError, with the reason."""
+    found, skipped = list[Found](), list[Skipped]()
+    for row in rows:
+        try:
+            found.append(of(row))
+        except RooflineError as reason:
+            skipped.append(Skipped(line(row), str(reason)))
+    return found, skipped
 
 
 def counted(texts: Iterable[str], key: str) -> list[dict[str, Any]]:

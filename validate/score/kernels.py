@@ -22,10 +22,9 @@ from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.observation import MEASURED, Harness
-from roofline.validate.score.errors import Group, check_keys, grouped
-from roofline.validate.tables.implausible import believable
+from roofline.validate.score.errors import Group, check_keys, group_of, grouped
+from roofline.validate.tables.implausible import as_computed, believable
 from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, read_measurements
-from roofline.validate.tables.weight_only import as_computed
 
 KEYS = ("op", "format", "regime", "hardware", "engine", "version")
 """The keys to group by."""
@@ -43,6 +42,7 @@ class Scored(Struct, frozen=True):
     high: Array
     bound: Array
     origin: Origin = NONE
+    basis: str = ""
 
     def rows(self, chosen: NDArray[np.bool_]) -> Scored:
         arrays: dict[str, Any] = {
@@ -53,6 +53,21 @@ class Scored(Struct, frozen=True):
     @property
     def op(self) -> str:
         return self.part.op
+
+    @property
+    def kernel(self) -> str:
+        """The source of the kernels, of rows of one; empty where the rows do not state it."""
+        return str(self.part.texts("kernel")[0])
+
+    @property
+    def cache(self) -> str:
+        """`cold` or `warm`, of rows of one of both."""
+        return str(self.part.texts("cache")[0]) or "warm"
+
+    @property
+    def errors(self) -> Group:
+        """The errors of all rows."""
+        return group_of({}, self.measured, self.low, self.mid, self.high, self.bound)
 
     @property
     def by_regime(self) -> Iterator[Scored]:
@@ -105,6 +120,7 @@ def predict(
                 expected.high,
                 bound,
                 origin,
+                expected.basis,
             )
             yield scored.rows(chosen)
 

@@ -23,16 +23,16 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Latency, Outcome, outcome_of
 from roofline.serving.pools import Pools, tandem_of
 from roofline.serving.replica import UNLIMITED, DoesNotFitError, Replica, budget_of, replica_of
-from roofline.serving.sessions.deployed import deployed_of
+from roofline.serving.sessions.deployed import Deployed, deployed_of
 from roofline.serving.sessions.profiles import profile
 from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
-from roofline.validate.score.errors import Group, Skipped, check_keys, counted, grouped
+from roofline.validate.score.errors import Group, Skipped, attempted, check_keys, counted, grouped
 from roofline.validate.tables import disaggregated, inferencex
-from roofline.validate.tables.serving import LOAD_COLUMNS, REQUESTS, Agents, ServingCase, loaded_cases
+from roofline.validate.tables.serving import LOAD_COLUMNS, REQUESTS, ServingCase, loaded_cases
 from roofline.validate.tables.text import Line, read_lines
 
 KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "deployment", "metric")
@@ -55,22 +55,12 @@ def read_cases(path: Path, tables: Sequence[Table] = TABLES) -> tuple[list[Servi
 
     A file is one of `tables`, or has rows under a load; raises SpecError for another one.
     """
-    cases: list[ServingCase] = []
-    skipped: list[Skipped] = []
     lines, convert = _table(path, tables)
-    if convert is None:
-        for found in loaded_cases(lines):
-            if isinstance(found, ServingCase):
-                cases.append(found)
-            else:
-                skipped.append(Skipped(*found))
-        return cases, skipped
-    for line in lines:
-        try:
-            cases.append(convert(line))
-        except RooflineError as reason:
-            skipped.append(Skipped(line, str(reason)))
-    return cases, skipped
+    if convert is not None:
+        return attempted(lines, convert, lambda line: line)
+    found = list(loaded_cases(lines))
+    cases = [each for each in found if isinstance(each, ServingCase)]
+    return cases, [Skipped(*each) for each in found if not isinstance(each, ServingCase)]
 
 
 def _table(path: Path, tables: Sequence[Table]) -> tuple[list[Line], Callable[[Line], ServingCase] | None]:
@@ -117,24 +107,23 @@ class Predictor:
     def __call__(self, case: ServingCase) -> Outcome | SessionOutcome:
         """The outcome of a case; raises RooflineError."""
         if case.agents is not None:
-            return self._sessions(case, case.agents)
+            return outcome_at(self.deployed(case), None, float(case.load.concurrency or 1), is_open=False)
         if case.pools is not None:
             return self._apart(case, case.pools)
         return self.outcome(case.scenario, case.load, case.scheduler)
 
-    def _sessions(self, case: ServingCase, agents: Agents) -> SessionOutcome:
-        """The outcome of sessions of a profile, with the longest context that fits: it has run."""
+    def deployed(self, case: ServingCase) -> Deployed:
+        """The deployment of a case under sessions of its profile, with the longest context that fits: it has run."""
+        agents = case.agents
+        assert agents is not None
         asked, work = {"tiers": agents.tiers, "pool": agents.pool}, profile(agents.profile)
         if work.duration is not None:
             work = replace(work, duration=agents.duration or work.duration)
         for changed, longest in product((case.scenario, _all_memory(case.scenario)), CONTEXTS):
             settings = replace(changed.settings, longest=longest)
             with suppress(DoesNotFitError):
-                deployed = deployed_of(changed.changed(settings=settings), work, asked, case.pools)
-                break
-        else:
-            raise DoesNotFitError(f"{case.scenario.model.name} does not fit with contexts of {CONTEXTS[-1]} tokens")
-        return outcome_at(deployed, None, float(case.load.concurrency or 1), is_open=False)
+                return deployed_of(changed.changed(settings=settings), work, asked, case.pools)
+        raise DoesNotFitError(f"{case.scenario.model.name} does not fit with contexts of {CONTEXTS[-1]} tokens")
 
     def _apart(self, case: ServingCase, pools: Pools) -> Outcome:
         """The outcome of prefill and decode on pools of their own."""
@@ -180,7 +169,7 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
         scenario.profile.profile,
         scenario.profile.fusions,
         scenario.profile.serial_drafts,
-        tuple(scenario.profile.expert_kernels.items()),
+        tuple(scenario.profile.told.items()),
         scenario.profile.memory,
     )
 
@@ -189,14 +178,7 @@ def predict(
     cases: Iterable[ServingCase], predictor: Predictor
 ) -> tuple[list[tuple[ServingCase, Outcome | SessionOutcome]], list[Skipped]]:
     """The cases with their outcomes, and those that cannot be simulated."""
-    found: list[tuple[ServingCase, Outcome | SessionOutcome]] = []
-    skipped: list[Skipped] = []
-    for case in cases:
-        try:
-            found.append((case, predictor(case)))
-        except RooflineError as reason:
-            skipped.append(Skipped(case.line, str(reason)))
-    return found, skipped
+    return attempted(cases, lambda case: (case, predictor(case)), lambda case: case.line)
 
 
 def estimate_of(outcome: Outcome | SessionOutcome, metric: str, median: bool = False) -> Estimate:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.kernels.common import l2_bytes
+from roofline.timing.kernels.formats import FORMATS
 from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.rows import Measurements
-from roofline.validate.tables.weight_only import as_computed
 
 MARGIN = 0.85
 """Least measured time over the bound: clocks and bandwidths exceed the datasheet's by a few percent."""
@@ -34,6 +34,9 @@ GB200 by a factor of three; no other table of a kernel but one has more than 5%.
 
 SPILLED = 8.0
 """Operands of so many times the L2 cannot stay in it."""
+
+WEIGHT_ONLY = {1: "int8_wo", 0: "int4_wo"}
+"""The weight-only format by the whole bytes of a weight."""
 
 
 class Believed(NamedTuple):
@@ -109,3 +112,17 @@ def _counted(part: Measurements, chosen: NDArray[np.bool_], reason: str) -> str:
     rows = [int(index) + 1 for index in part.frame.index[chosen]]
     shown = ", ".join(map(str, rows[:3])) + (", ..." if len(rows) > 3 else "")
     return f"{part.where}: {len(rows):,} rows of {part.op} {reason} (row {shown})"
+
+
+def as_computed(part: Measurements, hardware: Hardware) -> Measurements:
+    """Rows of GEMMs and experts of one op and format with the format that `hardware` runs them in.
+
+    FP8 GEMMs on GPUs without FP8 read weights of a byte and multiply in BF16; activations stay in 16 bits.
+    """
+    if part.op not in ("gemm", "moe"):
+        return part
+    dtype = str(part.frame["dtype"].iloc[0])
+    form = FORMATS.get(dtype)
+    if form is None or not form.quantizes or hardware.supports(form.arithmetic) or not hardware.supports("bf16"):
+        return part
+    return Measurements(part.op, part.frame.assign(dtype=WEIGHT_ONLY[int(form.bytes)]), part.where, part.empty)

@@ -21,7 +21,8 @@ are seconds, mean or median. What the columns leave open is read from the benchm
 * budget      A step of prefill has two prompts with TensorRT-LLM, and at least 8192 tokens.
 * drafts      MTP has two draft tokens with SGLang, three on AMD (one in pools); with TensorRT-LLM three, and one with
               data-parallel attention, of pools from 70 sequences a rank (mtp1 and mtp3 in the names of recipes; in FP8
-              on B200 always three). More of them are accepted in outputs of 8,192 tokens than in those of 1,024.
+              on B200 always three). More of them are accepted in outputs of 8,192 tokens than in those of 1,024. On
+              MI300X and MI325X launchers ran the script without drafts until June 2026.
 * throughput  Output tokens/s a GPU count the devices of decode where pools are apart.
 * sessions    Of a scenario agentic-coding, `concurrency` are sessions of its traces, at a time; times are of turns.
 """
@@ -31,25 +32,25 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from importlib.resources import files
-from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
+from roofline.scenario.speculation import acceptance_rate
 from roofline.serving.load import Load
 from roofline.serving.pools import Pools
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
-from roofline.specs.records import record
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import LEAST_BUDGET, agents_scheduler_of, profile_of, scheduler_of
+from roofline.timing.intervals.deployments import farther
+from roofline.timing.intervals.releases import FIRST
+from roofline.validate.data import shipped
+from roofline.validate.tables.harness import agents_profile_of, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
@@ -83,13 +84,17 @@ class Published(Struct, frozen=True):
     ran: tuple[tuple[str, str, str], ...]
     dynamo: dict[str, str]
     acceptance: dict[str, tuple[float, float]]
+    undrafted: dict[str, str]
+    golden: dict[str, tuple[int, float]]
     fallbacks: tuple[tuple[str, str, str, str], ...]
     replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
+    stated: tuple[str, ...]
+    results: dict[str, tuple[str, ...]]
+    turns: dict[str, str]
 
 
-_FILE = Path(str(files("roofline.validate"))) / "tables" / "inferencex.yaml"
-PUBLISHED = record(Published, read_mapping(_FILE), str(_FILE))
+PUBLISHED = shipped(Published, "tables/inferencex.yaml")
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {"trt": "trtllm", "trtllm": "trtllm", "sglang": "sglang", "vllm": "vllm", "atom": "sglang"}
@@ -108,8 +113,9 @@ AMD_POOLS = "multi-token-prediction:length=1,acceptance=0.97"
 SMALL, LONG = 4, 4096
 """Devices of a worker, and tokens of prompts above which prefill is in FP4, that are tensor-parallel on GB200."""
 
-SLACK = 128
-"""Tokens beyond each of the two prompts that a step of TensorRT-LLM's prefill has room for (max_num_tokens: 16640)."""
+LEAST_BUDGET, SLACK = 8192, 128
+"""Tokens of the smallest budget of a step of TensorRT-LLM's prefill, and those beyond each of the two prompts that a
+step has room for (max_num_tokens: 16640)."""
 
 POLL, HANDSHAKE = 10, 0.08
 """Steps between looks for requests and caches of SGLang's decode pools behind Dynamo, and seconds of their handshake.
@@ -147,7 +153,8 @@ _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:rc|post)\d+)*)")
 class Deployment(Struct, frozen=True):
     """What a row states: a model on hardware, the engine, formats of weights, and the layouts of its workers.
 
-    `layout` is that of the deployment, or of a worker of prefill where `pools` are apart.
+    `layout` is that of the deployment, or of a worker of prefill where `pools` are apart. `fallback`: it runs kernels
+    that were never measured.
     """
 
     model: Model
@@ -159,6 +166,7 @@ class Deployment(Struct, frozen=True):
     pools: Pools | None = None
     mtp: bool = False
     dynamo: bool = False
+    fallback: bool = False
 
     @property
     def decoding(self) -> tuple[Parallelism, int]:
@@ -185,15 +193,22 @@ class Deployment(Struct, frozen=True):
         acceptance = PUBLISHED.acceptance[str(length)][output >= LONG_OUTPUT]
         return f"multi-token-prediction:length={length},acceptance={acceptance}"
 
-    def scenario(self, output: int, concurrency: int) -> Scenario:
-        """The deployment, or a worker of prefill, with the formats and the drafts that it states."""
+    def scenario(self, output: int, concurrency: int, golden: tuple[int, float] | None = None) -> Scenario:
+        """The deployment, or a worker of prefill, with the formats and the drafts that it states.
+
+        Drafts of a `golden` length of which so many tokens an iteration are accepted are forced to that.
+        """
         engine = find_profile(self.backend, self.version)
         if (
             engine == "sglang" and self.hardware.vendor == "AMD" and self.version
         ):  # elsewhere its profile is of no version
             engine = f"sglang@{self.version}"
         precision = precision_in(self.modes, self.model, self.hardware, engine)
-        profile, parallel = profile_of(engine, precision), Settings(parallel=self.layout)
+        ranks = max(self.layout.data, self.decoding[0].data)
+        profile = profile_of(engine, precision, self.hardware, self.model, ranks)
+        if self.fallback:  # as a release that lacks a model's kernels
+            profile = replace(profile, spread=farther(profile.spread, (0.0, math.log(FIRST))))
+        parallel = Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
             return scenario
@@ -201,6 +216,10 @@ class Deployment(Struct, frozen=True):
             serial = load_engine(f"sglang@{self.version}").serial_drafts if self.version else profile.serial_drafts
             told = replace(profile.scheduler, drafted=0)  # its scripts say how many requests run
             scenario = scenario.changed(engine=replace(profile, serial_drafts=serial, scheduler=told))
+        if golden is not None:
+            name = "multi-token-prediction" if self.model.mtp else "eagle-3"
+            rate = acceptance_rate(golden[1], golden[0])
+            return apply_techniques(scenario, (f"{name}:length={golden[0]},acceptance={rate:.4f}",))
         scenario = apply_techniques(scenario, (self.drafts(output, concurrency),))
         drafts = scenario.settings.speculation
         assert drafts is not None
@@ -214,7 +233,7 @@ class Deployment(Struct, frozen=True):
         prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
         load = Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
         # Medians of TTFT say that no first token waits for further ones of its stream.
-        scheduler = replace(scheduler_of(profile.scheduler, scenario, load, concurrency, self.version), stream=1)
+        scheduler = replace(scheduler_of(profile.scheduler, scenario, load, self.version), stream=1)
         if self.pools is not None and self.backend == "trtllm":
             scheduler = replace(scheduler, tokens=max(LEAST_BUDGET, 2 * (prompt + SLACK)))
         if self.pools is not None and self.dynamo and self.backend == "sglang":
@@ -233,9 +252,9 @@ class Deployment(Struct, frozen=True):
         date = line.cells.get("date", "")
         profile = next(name for since, name in PUBLISHED.replays if not date or date >= since)
         agents = Agents(profile, tiers, pool, duration)
-        scenario = self.scenario(AGENTS_OUTPUT, sessions)
-        policy = agents_scheduler_of(scenario.profile.scheduler, scenario)
-        scenario = scenario.changed(engine=replace(scenario.profile, scheduler=policy))
+        scenario = self.scenario(AGENTS_OUTPUT, sessions, PUBLISHED.golden.get(self.model.name))
+        scenario = scenario.changed(engine=agents_profile_of(scenario, self.version))
+        policy = scenario.profile.scheduler
         return ServingCase(line, scenario, load, policy, None, None, pools=self.pools, agents=agents)
 
 
@@ -277,6 +296,8 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
             pools = replace(pools, sequences=H200_DRAFTED)
     else:
         layout, pools = _layout(cells, "", count(cells, "tp"), model), None
+        if cells.get("date", "").strip() < PUBLISHED.undrafted.get(hardware.name, ""):
+            drafts = "none"
     return Deployment(
         model,
         hardware,
@@ -287,7 +308,16 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
         pools,
         drafts == "mtp",
         "dynamo" in cells["framework"],
+        bool(fallback_of(cells)),
     )
+
+
+def fallback_of(cells: Mapping[str, str]) -> str:
+    """What a launcher sets that predictions do not have: kernels that were never measured, where slower ones run."""
+    for framework, hardware, model, kernels in PUBLISHED.fallbacks:
+        if framework in cells["framework"] and (hardware, model) == (cells["hardware"], cells["model"]):
+            return f"the launcher sets kernels that were not measured, and may be several times slower: {kernels}"
+    return ""
 
 
 def _model(cells: Mapping[str, str]) -> Model:

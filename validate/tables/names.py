@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib.resources import files
-from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, quote
 from roofline.specs.checkpoint import default_base, precision_of
 from roofline.specs.formats import FORMATS, Format, find_cache_format, grouped
@@ -23,8 +20,8 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
-from roofline.specs.records import record
 from roofline.specs.schemes import UNQUANTIZED, WEIGHT_SCHEMES, Mixture, WeightScheme
+from roofline.validate.data import shipped
 
 
 class Unmapped(RooflineError):  # noqa: N818 - a category of rows, not a fault
@@ -48,8 +45,7 @@ class Names(Struct, frozen=True):
     weights: dict[str, str]
 
 
-_FILE = Path(str(files("roofline.validate"))) / "tables" / "names.yaml"
-NAMES = record(Names, read_mapping(_FILE), str(_FILE))
+NAMES = shipped(Names, "tables/names.yaml")
 
 LARGEST = "the file does not say how many GPU cores: the largest configuration"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -31,59 +31,40 @@ COLUMNS = (
 )
 
 
-class Quantity(StrEnum):
-    """The time that a value is compared as."""
-
-    TTFT = "ttft"
-    TPOT = "tpot"
-    TOTAL = "total"
+Quantity = Literal["ttft", "tpot", "total"]
+"""The time that a value is compared as."""
 
 
-class Relation(StrEnum):
-    """The relation of a value to that time."""
+class Metric(NamedTuple):
+    """A metric of the files: the time that it is compared as, of what its value is the tokens a second, and its scope.
 
-    TIME = "time"
-    PROMPT = "prompt tokens a second"
-    STEP = "tokens of a step a second"
-    USER = "tokens a second for each sequence"
-    OUTPUT = "generated tokens a second"
-
-
-class Per(StrEnum):
-    """The scope of a value."""
-
-    ALL = "all"
-    DEVICE = "device"
-    NODE = "node"
-
-
-class Metric(Struct, frozen=True):
-    """A metric of the files."""
+    `counted` is nothing of a time, else tokens of the prompts, of a step, of each user's step, or generated ones.
+    """
 
     quantity: Quantity
-    relation: Relation
-    per: Per = Per.ALL
+    counted: Literal["", "prompt", "step", "user", "output"] = ""
+    per: Literal["all", "device", "node"] = "all"
 
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
-        "ttft": Metric(Quantity.TTFT, Relation.TIME),
-        "tpot": Metric(Quantity.TPOT, Relation.TIME),
-        "batch_latency": Metric(Quantity.TOTAL, Relation.TIME),
-        "prefill_throughput": Metric(Quantity.TTFT, Relation.PROMPT),
-        "prefill_throughput_per_gpu": Metric(Quantity.TTFT, Relation.PROMPT, Per.DEVICE),
-        "prefill_input_throughput_per_node": Metric(Quantity.TTFT, Relation.PROMPT, Per.NODE),
-        "decode_throughput": Metric(Quantity.TPOT, Relation.STEP),
-        "decode_throughput_per_gpu": Metric(Quantity.TPOT, Relation.STEP, Per.DEVICE),
-        "decode_output_throughput_per_node": Metric(Quantity.TPOT, Relation.STEP, Per.NODE),
-        "per_user_output_speed": Metric(Quantity.TPOT, Relation.USER),
-        "output_throughput": Metric(Quantity.TOTAL, Relation.OUTPUT),
-        "output_throughput_per_gpu": Metric(Quantity.TOTAL, Relation.OUTPUT, Per.DEVICE),
-        "ttft_mean": Metric(Quantity.TTFT, Relation.TIME),
-        "tpot_mean": Metric(Quantity.TPOT, Relation.TIME),
-        "itl_mean": Metric(Quantity.TPOT, Relation.TIME),
-        "e2e_mean": Metric(Quantity.TOTAL, Relation.TIME),
-        "output_throughput_total": Metric(Quantity.TOTAL, Relation.OUTPUT),
+        "ttft": Metric("ttft"),
+        "tpot": Metric("tpot"),
+        "batch_latency": Metric("total"),
+        "prefill_throughput": Metric("ttft", "prompt"),
+        "prefill_throughput_per_gpu": Metric("ttft", "prompt", "device"),
+        "prefill_input_throughput_per_node": Metric("ttft", "prompt", "node"),
+        "decode_throughput": Metric("tpot", "step"),
+        "decode_throughput_per_gpu": Metric("tpot", "step", "device"),
+        "decode_output_throughput_per_node": Metric("tpot", "step", "node"),
+        "per_user_output_speed": Metric("tpot", "user"),
+        "output_throughput": Metric("total", "output"),
+        "output_throughput_per_gpu": Metric("total", "output", "device"),
+        "ttft_mean": Metric("ttft"),
+        "tpot_mean": Metric("tpot"),
+        "itl_mean": Metric("tpot"),
+        "e2e_mean": Metric("total"),
+        "output_throughput_total": Metric("total", "output"),
     }
 )
 
@@ -121,7 +102,7 @@ def read_rows(path: Path) -> list[PublishedRow]:
 def _scale(line: Line) -> float | None:
     """The factor from the row's unit to seconds or tokens a second; None for a unit that does not fit the metric."""
     unit, metric = line.cells["unit"].strip(), METRICS[line.cells["metric"].strip()]
-    if metric.relation is Relation.TIME:
+    if not metric.counted:
         return SECONDS.get(unit)
     return 1.0 if _RATE.fullmatch(unit) else None
 

@@ -100,14 +100,13 @@ class Measurements(Struct, frozen=True):
 
     @property
     def warm(self) -> NDArray[np.bool_]:
-        return np.asarray(self.cache != "cold", dtype=bool)
+        return np.asarray(self.texts("cache") != "cold", dtype=bool)
 
-    @property
-    def cache(self) -> NDArray[np.str_]:
-        """The column `cache`; empty strings where it is absent."""
-        if "cache" not in self.frame:
+    def texts(self, name: str) -> NDArray[np.str_]:
+        """A column of texts; empty strings where it or a cell is absent."""
+        if name not in self.frame:
             return np.full(len(self), "", dtype=np.str_)
-        return self.frame["cache"].fillna("").to_numpy(dtype=np.str_)
+        return self.frame[name].fillna("").to_numpy(dtype=np.str_)
 
     def numbers(self, name: str, usual: float) -> NDArray[np.float64]:
         """A column of numbers, `usual` where a row has none."""

@@ -9,7 +9,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -81,6 +81,15 @@ def _rows(text: str, where: str) -> Iterator[list[str]]:
         yield from (row for row in csv.reader(text.splitlines(keepends=True), strict=True) if any(row))
     except csv.Error as error:
         raise SpecError(where, f"is no readable CSV file ({error})") from None
+
+
+def csv_text(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> str:
+    """Rows as CSV with these columns; cells that a row lacks are empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def lacking(columns: Sequence[str], where: str, purpose: str = "") -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict
 
 from roofline.advisor.advice import Advice, Recommendation
-from roofline.advisor.fitting import what_fits
+from roofline.advisor.fitting import Fit, what_fits
 from roofline.advisor.rules import rules
 from roofline.advisor.search.goal import Goal
 from roofline.advisor.search.plan import Plan
@@ -30,6 +31,16 @@ EXACT_FIGURES = ("memory", "gpus", "usd_per_hour")
 def advice_document(advice: Advice) -> dict[str, Any]:
     """The JSON document of advice."""
     goal, base, plan = advice.case.goal, advice.base, advice.plan
+    scenario = base.scenario
+    load: dict[str, Any] | None = None
+    fits: Sequence[Fit] = ()
+    if goal.loaded and (served := goal.served(base.analysis).load) is not None:
+        load = {"concurrency": served.concurrency, "requests_per_s": served.rate, "prefix_hits": served.hits}
+    elif goal.loaded:
+        load = picked(goal.demand, "sessions", "profile", "tiers", "routing")
+    elif not base.fits and scenario.asked:
+        most = goal.limits.gpus or scenario.settings.parallel.devices
+        fits = [fit for fit in what_fits(scenario) if fit.scenario.settings.parallel.devices <= most]
     surest = None if plan.sure else advice.surest
     followed = {step.move.name for step in plan.steps if plan.sure}
     return {
@@ -42,11 +53,11 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "quality": str(goal.quality),
         "limits": dict(goal.limits.given),
         "default_limits": goal.default,
-        "load": None if not goal.loaded else _load(base),
+        "load": load,
         "command": base.command,
         "figures": _figures(base),
         "misses": _missed(base),
-        "fits_with": _fits_with(base),
+        "fits_with": [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in fits],
         "findings": [
             {"rule": rule, **finite(picked(entry, "text", "share", "of", "evidence"))}
             for rule, entry in advice.bottlenecks
@@ -65,13 +76,6 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "instead": None if surest is None else surest.move.name,
         "shown": advice.top,
     }
-
-
-def _load(base: Trial) -> dict[str, Any]:
-    load = base.goal.served(base.analysis).load
-    if load is None:
-        return {name: getattr(base.goal.demand, name) for name in ("sessions", "profile", "tiers", "routing")}
-    return {"concurrency": load.concurrency, "requests_per_s": load.rate, "prefix_hits": load.hits}
 
 
 def _figures(trial: Trial) -> dict[str, Any]:
@@ -158,7 +162,7 @@ def _plan(plan: Plan, goal: Goal, base: Trial) -> dict[str, Any]:
         ],
         "nearest": {name: use * limits.get(name, 1.0) for name, use in plan.nearest.items()},
         "nearest_jointly": plan.jointly,
-        "closest": None if plan.closest is None else _closest(plan.closest, goal),
+        "closest": None if plan.closest is None else _closest(plan.closest, limits),
         "pareto": [
             {
                 "moves": sorted(move.name for move in choice.moves),
@@ -172,9 +176,8 @@ def _plan(plan: Plan, goal: Goal, base: Trial) -> dict[str, Any]:
     }
 
 
-def _closest(trial: Trial, goal: Goal) -> dict[str, Any]:
+def _closest(trial: Trial, limits: Mapping[str, float]) -> dict[str, Any]:
     """The combination that comes nearest to the limits, with what it reaches of each that it misses."""
-    limits = goal.limits.given
     return {
         "moves": list(trial.names),
         "figures": _figures(trial),
@@ -182,16 +185,6 @@ def _closest(trial: Trial, goal: Goal) -> dict[str, Any]:
         "reached": {name: finite(trial.used[name] * limits[name]) for name in trial.missed if name in limits},
         "command": trial.command,
     }
-
-
-def _fits_with(base: Trial) -> list[dict[str, Any]]:
-    """The options that make a scenario fit on as many devices, the fastest first, with its tokens/s."""
-    scenario = base.scenario
-    if base.fits or base.goal.loaded or not scenario.asked:
-        return []
-    most = base.goal.limits.gpus or scenario.settings.parallel.devices
-    fits = (fit for fit in what_fits(scenario) if fit.scenario.settings.parallel.devices <= most)
-    return [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in fits]
 
 
 def rules_document() -> list[dict[str, Any]]:

@@ -9,8 +9,9 @@ from typing import Any
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import PRICES, Objective, Price
 from roofline.core.units import amount, count_text
+from roofline.reports.documents.summary import is_encoder
 from roofline.reports.output.blocks import WIDTH, Block
-from roofline.reports.output.export import is_encoder
+from roofline.reports.output.cells import cell
 
 OBJECTIVES = {
     Objective.TOTAL: "total time",
@@ -113,14 +114,6 @@ def _given_up(document: Mapping[str, Any], after: Mapping[str, Any], prices: Seq
     return f", for {_listed(lost)}" if lost else ""
 
 
-def _default_limits(document: Mapping[str, Any]) -> str:
-    """The limits that hold because none was given."""
-    if not document["default_limits"]:
-        return ""
-    limits = [f"{name.upper()} {_limit(name, value)}" for name, value in document["limits"].items() if name in LIMITS]
-    return f" within {_listed(limits)} (by default)"
-
-
 def _closest(document: Mapping[str, Any]) -> str:
     """The combination nearest to the limits, and by how much it misses."""
     closest = document["plan"]["closest"]
@@ -170,7 +163,9 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     elif _unfit(document):
         yield f"{_sentence_case(objective)} is {value(plan['steps'][-1]['figures'])}{reading} with the plan."
     elif best is not None:
-        within = _default_limits(document)
+        given = document["limits"].items() if document["default_limits"] else ()
+        limits = [f"{name.upper()} {_limit(name, value)}" for name, value in given if name in LIMITS]
+        within = f" within {_listed(limits)} (by default)" if document["default_limits"] else ""
         yield f"{_sentence_case(objective)} goes from {before} to {value(best['figures'])}{reading}{within}."
     elif end is not None and plan["times_better"]["mid"] > HELPS:
         change = f"from {before} to {value(end['figures'])}{reading}, {_times(plan['times_better'])} times better"
@@ -182,10 +177,8 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield f"Currently, {objective} is {before}{reading}."
     if document["misses"]:
-        over = {
-            name: f"by {use - 1:.1%}" if use < 1.1 else f"({use:.3g} times)" for name, use in document["misses"].items()
-        }
-        uses = [f"{LIMITS[name]} {much}" for name, much in over.items()]
+        over = document["misses"].items()
+        uses = [f"{LIMITS[name]} {f'by {use - 1:.1%}' if use < 1.1 else f'({use:.3g} times)'}" for name, use in over]
         yield f"The request exceeds {_listed(uses)}."
 
 
@@ -270,12 +263,11 @@ def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def _cells(document: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
-    reading = document["at"]
     cells = []
     for name, (_, unit) in _columns(document).items():
         value = figures.get(name)
-        value = value.get(reading) if isinstance(value, Mapping) else value
-        cells.append("-" if value is None else f"{value:,.4g}" if not unit else _amount(value, unit))
+        value = value.get(document["at"]) if isinstance(value, Mapping) else value
+        cells.append(_amount(value, unit) if unit else cell(value, ",.4g"))
     return cells
 
 
@@ -286,8 +278,7 @@ def _header(document: Mapping[str, Any], first: str) -> tuple[str, ...]:
 def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     plan = document["plan"]
     if not plan["steps"]:
-        closest = plan["closest"]
-        if closest is None:
+        if (closest := plan["closest"]) is None:
             yield _text("Plan", [f"No step: {plan['stopped']}."])
         else:
             yield _text("Plan", ["None meets all limits. To reproduce the nearest:"], [closest["command"]])
@@ -303,9 +294,7 @@ def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
         title = f"Best combination, with an uncertain gain of {_times(plan['times_better'])} times, step by step"
     baseline = "baseline (does not fit)" if _unfit(document) else "baseline"
     rows = [[baseline, "", "", *_cells(document, document["figures"])]]
-    for step in plan["steps"]:
-        cells = _cells(document, step["figures"])
-        rows.append([_short(step["move"]), step["price"], _gain(step["times_better"]), *cells])
+    rows += [_row(document, step) for step in plan["steps"]]
     yield _table(title, _header(document, "step"), rows)
     lines = [f"The plan stops here: {plan['stopped']} {simulated}."]
     for entry in plan["interactions"]:
@@ -337,8 +326,7 @@ def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, 
 
 
 def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
-    tied = " ~" if entry["tied_with_previous"] else ""
-    gain = _gain(entry["times_better"], tied)
+    gain = _gain(entry["times_better"], " ~" if entry.get("tied_with_previous") else "")
     return [_short(entry["move"]), entry["price"], gain, *_cells(document, entry["figures"])]
 
 
@@ -379,14 +367,14 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
-    titles = {
-        "engine": "Other engines, with gains within the uncertainty: measure them",
-        "hardware": "Other hardware, all else unchanged",
-    }
-    for kind, found in (("engine", document["other_engines"]), ("hardware", document["other_hardware"])):
-        if found:
+    engines = "Other engines, with gains within the uncertainty: measure them"
+    for kind, key, title in (
+        ("engine", "other_engines", engines),
+        ("hardware", "other_hardware", "Other hardware, all else unchanged"),
+    ):
+        if found := document[key]:
             rows = [[entry["move"].partition("=")[2], *_row(document, entry)[1:]] for entry in found]
-            yield _table(titles[kind], _header(document, kind), rows)
+            yield _table(title, _header(document, kind), rows)
             caveats = dict.fromkeys(text for entry in found for text in entry["cautions"])
             if caveats:
                 yield _text("", [f"caveat: {text}" for text in caveats])
@@ -442,7 +430,5 @@ def rules_blocks(documents: Sequence[Mapping[str, Any]]) -> list[Block]:
         "yuan: Yuan et al. 2024 (LLM-Viewer) and Park et al. 2024, R1 to R29; zhou: Zhou et al. 2024, 1 to 34; miao:"
         " Miao et al. 2023, D1 to D26; numbered as in this project's notes on them."
     )
-    return [
-        Block(f"{len(rows)} rules of the advisor", header=("rule", "statement", "sources"), rows=rows, left=3),
-        Block("", [sources], width=WIDTH),
-    ]
+    table = Block(f"{len(rows)} rules of the advisor", header=("rule", "statement", "sources"), rows=rows, left=3)
+    return [table, _text("", [sources])]

@@ -119,7 +119,7 @@ const Answer = (() => {
 
   // The figures under the load that was asked for, of all set-ups whose verdicts are given; the one at `active` is marked.
   function load(verdicts, active) {
-    const who = verdicts.map((found) => (found?.users ? `${plain(found.users)} users, each with a request in flight`
+    const who = verdicts.map((found) => (found?.sessions ? `${found.sessions}, their turns` : found?.users ? `${plain(found.users)} users, each with a request in flight`
       : found?.rate ? `${plain(found.rate)} requests/s arrive` : ""));
     const box = emptied("load");
     get("load").hidden = get("batched").hidden = !who.some(Boolean);

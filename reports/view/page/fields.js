@@ -245,6 +245,11 @@ const Fields = (() => {
     const load_of = (name, option, title, usual) => updates.push(plainText(asked, { ...load[option], name, title, usual }, set));
     load_of("asked.rate", "rate", "Requests/s", "none");
     load_of("load.hits", "prefix_hits", "Prefix hits", load.prefix_hits.usual);
+    load_of("asked.sessions", "sessions", "Sessions", "none");
+    load_of("deploy.pools", "disaggregation", "Prefill : decode", "together");
+    const ofSessions = (name, title) => combo(asked, { ...load[name], name: `load.${name}`, title });
+    ofSessions("profile", "Profile of sessions");
+    load_of("load.tiers", "tiers", "Cache tiers", "none");
     for (const name of ["ttft", "tpot"]) load_of(`goal.${name}`, name, `${load[name].title} below`, "none");
 
     const rest = add(folded(form, "More options"), "div", { class: "pairs" });

@@ -296,7 +296,7 @@ const Panels = (() => {
 
   async function load(box, page) {
     const head = add(box, "div", { class: "head" });
-    const by = page.setup["load.by"] ?? (page.setup["asked.rate"] ? "rate" : "concurrency");
+    const by = page.setup["load.by"] ?? ["rate", "sessions"].find((kind) => page.setup[`asked.${kind}`]) ?? "concurrency";
     const { concurrency, rate: arriving, sessions } = page.options;
     const kinds = { concurrency: concurrency.title, rate: arriving.title, ...(sessions ? { sessions: "sessions of many turns" } : {}) };
     choices(head, "Load", kinds, by, (value) => page.set("load.by", value));
@@ -368,7 +368,8 @@ const Panels = (() => {
     const named = Object.fromEntries(options.profile.choices.map(([name]) => [name, name]));
     choices(head, "Profile", named, setup["load.profile"] ?? "chat", (value) => page.set("load.profile", value));
     for (const [name, label, size] of SHAPE) {
-      entry(head, page, `load.${name}`, { label, size, placeholder: name === "sessions" || name === "tiers" ? options[name].example : "as the profile" });
+      const usual = name === "sessions" ? setup["asked.sessions"] ?? options[name].example : name === "tiers" ? options[name].example : "as the profile";
+      entry(head, page, `load.${name}`, { label, size, placeholder: usual });
     }
     const told = add(box, "div", { class: "told" });
     const grid = add(box, "div", { class: "charts" });
@@ -432,14 +433,16 @@ const Panels = (() => {
     "": "as predicted", vllm: "vLLM", sglang: "SGLang", "tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp", mlx: "MLX", ollama: "Ollama",
   };
   const TARGETS = { shell: "Shell", compose: "Docker Compose", kubernetes: "Kubernetes" };
+  const APART = { dynamo: "Dynamo", "llm-d": "llm-d" }; // of prefill and decode apart
 
   async function run(box, page) {
     const head = add(box, "div", { class: "head" });
     choices(head, "Engine", SERVERS, page.setup["run.engine"] ?? "", (value) => page.set("run.engine", value));
-    choices(head, "As", TARGETS, page.setup["run.as"] ?? "shell", (value) => page.set("run.as", value));
+    const targets = page.setup["deploy.pools"] ? APART : TARGETS;
+    choices(head, "As", targets, page.setup["run.as"] ?? Object.keys(targets)[0], (value) => page.set("run.as", value));
     const body = add(box, "div", { class: "launch" });
     const found = await page.ask("run");
-    code(body, "Start it", found.serve, page);
+    if (found.serve) code(body, "Start it", found.serve, page); // else a manifest has the servers of both
     code(body, "Measure what was predicted", found.benchmark, page);
     const list = add(body, "ul", { class: "plain-list" });
     for (const text of [...found.memory, ...found.notes]) add(list, "li", {}, text);

@@ -219,7 +219,7 @@
     if (!index) return [setup.model, setup.hw].filter(Boolean).join(" · ");
     const names = [...new Set([...Object.keys(first), ...Object.keys(setup)])].filter((name) => first[name] !== setup[name]);
     return names.filter((name) => !/\.(spec|file)$/.test(name) && !COMMON.test(name))
-      .map((name) => (name === "model" || name === "hw" ? setup[name] : `${name.replace(/^hw\.(\w+\.)*/, "")} ${setup[name] ?? "default"}`))
+      .map((name) => (name === "model" || name === "hw" ? setup[name] : `${name.replace(/^(hw|deploy)\.(\w+\.)*/, "")} ${setup[name] ?? "default"}`))
       .join(" · ") || "the same as A";
   }
 

@@ -4,96 +4,20 @@ The entries are the keywords of `Scenario`. Commands, axes and keys of studies, 
 the reference pages are made from them, and the names that engines have for an option are spellings of its entry.
 """
 
-# Annotations are evaluated here, at once: their metadata is the table.
-import os
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
 
 from roofline.core.errors import RooflineError, UnknownNameError
-from roofline.core.lazy import later
-from roofline.core.limits import LEAST_PRICE, MAX_PRICE
-from roofline.core.options import Kind, Option, table
-from roofline.scenario.options.engine import Deployment
-from roofline.scenario.options.groups import COUNTING, ENGINE
-from roofline.scenario.options.workload import Workload
+from roofline.core.options import Option, read_table
+from roofline.scenario.options.keywords import Options
 
-if TYPE_CHECKING:
-    from roofline.graph.convention import Convention
-    from roofline.scenario.settings import Settings
-    from roofline.specs.engine import Engine
-    from roofline.specs.precision import Precision
+__all__ = ["FORMATS", "KERNELS", "OPTIONS", "Options"]
 
+FORMATS, KERNELS = "Formats", "Kernels and techniques"
+"""Groups of the options whose members are asked for."""
 
-class Options(Workload, Deployment, total=False):
-    """The options of a scenario by keyword; None is an option that is not set."""
-
-    engine: Annotated[
-        "str | os.PathLike[str] | Engine | None",
-        Option(
-            "Engine of expected times: vllm, tensorrt-llm, sglang, lmdeploy, llama.cpp, gpt-fast, hf-eager, ideal"
-            " (kernels alone), or a file; a version as in vllm@0.11.",
-            Kind.TEXT,
-            ENGINE,
-            short="Engine",
-            metavar="NAME[@VERSION]",
-            otherwise="vllm; llama.cpp on CPUs, Apple silicon, AMD's APUs and of GGUF",
-            check=later("roofline.specs.engine", "load_engine"),
-            known=later("roofline.specs.engine", "list_engines"),
-            often=True,
-            example="sglang",
-        ),
-    ]
-    price: Annotated[
-        float | None,
-        Option(
-            "Price of a device in USD/h.",
-            Kind.NUMBER,
-            ENGINE,
-            short="Price (USD/h)",
-            unit="USD/h",
-            metavar="USD",
-            low=LEAST_PRICE,
-            high=MAX_PRICE,
-            otherwise="the dated price in its spec",
-            example="1.25",
-        ),
-    ]
-    carbon: Annotated[
-        float | str | None,
-        Option(
-            "Carbon intensity of the electricity in g CO2e/kWh, or a region: 400, france, world.",
-            Kind.NUMBER,
-            ENGINE,
-            short="Carbon (g/kWh)",
-            unit="g/kWh",
-            metavar="G",
-            low=0,
-            high=2000,
-            other=later("roofline.scenario.energy", "carbon_of"),
-            example="400",
-        ),
-    ]
-    convention: Annotated[
-        "str | Convention | None",
-        Option(
-            "How FLOPs and bytes are counted.",
-            Kind.TEXT,
-            COUNTING,
-            short="Convention",
-            metavar="physical|llm-viewer",
-            default="physical",
-            choices=("physical", "llm-viewer"),
-            static=True,
-            example="llm-viewer",
-        ),
-    ]
-    # Objects of the library in place of the options above; they have no text.
-    precision: "str | Precision | None"
-    settings: "Settings | None"
-    fusions: Iterable[str] | None
-
-
-OPTIONS: Mapping[str, Option] = table(Options)
+OPTIONS: Mapping[str, Option] = read_table(Path(__file__).with_name("options.yaml"))
 """The options by name: the keywords of `Scenario`, and with dashes the command line's."""
 
 DEGREES: Mapping[str, str] = {

@@ -66,12 +66,13 @@ def watched(
 ) -> Watched:
     """Follow replicas over turns of warm-up, then over more turns, unless too many miss limits, or over seconds."""
     _until(runs, warm)
+    _until_time(runs, runs[0].rehearsed)
     start, earlier = max(run.now for run in runs), _counts(runs)
     for run in runs:
         run.area, run.prefill_time, run.rows, run.found = [0.0, 0.0, 0.0], 0.0, [], []
     if turns is None:
-        while (run := min(runs, key=attrgetter("ready"))).ready < start + seconds or not any(run.rows for run in runs):
-            run.event()
+        _until_time(runs, start + seconds)
+        _until(runs, 1)
     else:
         _until(runs, turns, limits)
     counts = tuple(now - then for now, then in zip(_counts(runs), earlier, strict=True))
@@ -99,6 +100,12 @@ def observed(parts: Rows[Watched]) -> Ran:
 def _hit(runs: Rows[SessionRun]) -> float:
     """The fraction of prompt tokens of turns that some tier had."""
     return sum(sum(found) for run in runs for found in run.found) / sum(row[PROMPT] for run in runs for row in run.rows)
+
+
+def _until_time(runs: Rows[SessionRun], time: float) -> None:
+    """Follow replicas, the earliest first, until a time."""
+    while (run := min(runs, key=attrgetter("ready"))).ready < time:
+        run.event()
 
 
 def _until(runs: Rows[SessionRun], number: int, limits: Targets = NO_TARGETS) -> None:

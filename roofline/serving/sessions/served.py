@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 import numpy as np
 from msgspec import Struct
@@ -26,9 +26,6 @@ from roofline.serving.sessions.routing import PREFIX, SESSION
 from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.transient import Transient, theory_of
 from roofline.serving.sessions.workload import Workload
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 LEAST_TURNS, MOST_TURNS, OF_EACH = 2000, 30_000, 40
 """Turns of a run: so many of each session, between limits."""

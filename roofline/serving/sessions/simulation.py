@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 
@@ -83,10 +84,11 @@ class SessionRun(Simulation):
         self.rows: list[tuple[float, ...]] = []
         self.found: list[tuple[int, ...]] = []
         self.random = np.random.default_rng([draw.seed, 2**31])
+        self.rehearsed = self.work.rehearsal or 0.0
         for lane in range(sessions or 0):
             session = draw.session(self.work.begun, self.work.duration is None, place=lane if rate is None else None)
             place = min(max(session.place - 1, 0), len(session.gap) - 1)
-            self._later(self.random.random() * session.gap[place], turn_of(session, self.work))
+            self._later(self.random.random() * session.gap[place], self._turn(session))
         if rate is not None:
             self._later(0.0, None)
 
@@ -112,7 +114,7 @@ class SessionRun(Simulation):
         while self.due and self.due[0][0] <= self.now:
             at, _, turn = heappop(self.due)
             if turn is None:
-                turn = turn_of(self.draw.session(), self.work)
+                turn = self._turn(self.draw.session())
                 assert self.rate is not None
                 self._later(at + self.random.exponential(1 / self.rate), None)
             self._arrive(at, turn)
@@ -365,7 +367,12 @@ class SessionRun(Simulation):
             return
         if not known:
             self._forget(session)
-        self._follow(session, child, after + turn.gap, turn_of(session, self.work))
+        self._follow(session, child, after + turn.gap, self._turn(session))
+
+    def _turn(self, session: Session) -> Turn:
+        """The turn that a session is at; in a rehearsal with one token of output, and the next one at once."""
+        turn = turn_of(session, self.work)
+        return turn if self.now >= self.rehearsed else replace(turn, output=1, gap=0.0)
 
     def _follow(self, session: Session, child: Session | None, at: float, turn: Turn) -> None:
         """The turn after one of a session comes at a time, or when the sub-agent ends that it waits for."""
@@ -383,7 +390,7 @@ class SessionRun(Simulation):
             place = context // self.block - tail.start
             parent = cache.split(tail, place) if 0 < place <= tail.length else tail.parent
             self.tails[child.number, rank] = cache.run(parent)
-        self._later(at, turn_of(child, self.work))
+        self._later(at, self._turn(child))
         return child
 
     def _end(self, session: Session, at: float, child: Session | None) -> None:
@@ -392,7 +399,7 @@ class SessionRun(Simulation):
             due, turn = self.joins.pop(session.number)
             self._later(max(due, at), turn)
         if self.rate is None and not session.child:
-            self._follow(session, child, at + session.gap[-1], turn_of(self.draw.session(), self.work))
+            self._follow(session, child, at + session.gap[-1], self._turn(self.draw.session()))
 
     def _forget(self, session: Session) -> None:
         for rank in range(self.data):

@@ -86,6 +86,6 @@ class Transient:
 
 def theory_of(deployed: Deployed, count: int = TURNS) -> Theory | Transient:
     """The theory of a number of sessions of a deployment's workload, with a sample of so many turns."""
-    if deployed.workload.duration is not None:
+    if deployed.workload.duration is not None and deployed.workload.rehearsal is None:
         return Transient(deployed, min(count, SAMPLE))
     return Theory(deployed, turns_of(deployed.workload, 0, count))

@@ -100,7 +100,8 @@ class Workload(Checked, frozen=True):
     where no turn runs, the next one comes after `idle` seconds at most, and all others by as much sooner (a benchmark
     that replays them).
     Of a benchmark that lasts a `duration` of seconds each session begins at a part of its turns within `begun`, and has
-    `warmup` turns before that time; None: sessions of a random moment, without end. It takes its traces in order, so
+    `warmup` turns before that time, and all that a `rehearsal` of some seconds takes, without gaps and with one token
+    of each output; None: sessions of a random moment, without end. It takes its traces in order, so
     that those at its begin are the same for every deployment: the first of them are as `replayed`. `source` says where
     the numbers are from.
     """
@@ -127,6 +128,7 @@ class Workload(Checked, frozen=True):
     duration: Positive | None = None
     begun: tuple[Fraction, Fraction] = (0.0, 1.0)
     warmup: Annotated[int, Meta(ge=0, le=1000)] = 0
+    rehearsal: Positive | None = None
     replayed: tuple[Replayed, ...] = ()
     name: str = ""
     source: str = ""
@@ -142,8 +144,9 @@ class Workload(Checked, frozen=True):
             )
         if self.begun[0] > self.begun[1]:
             raise RooflineError("the parts of their turns at which sessions begin are two, the lower one first: begun")
-        if self.replayed and self.duration is None:
-            raise RooflineError("traces are replayed in a benchmark, which has a duration: give it beside replayed")
+        for name in ("replayed", "rehearsal"):
+            if getattr(self, name) and self.duration is None:
+                raise RooflineError(f"{name} is of a benchmark, which lasts a time: give duration beside it")
         if any(one.sessions >= two.sessions for one, two in pairwise(self.replayed)):
             raise RooflineError("the first traces of a benchmark are up to growing numbers of sessions: replayed")
         if self.asides and not self.aside:

@@ -15,7 +15,6 @@ Spec: TypeAlias = dict[str, Any]
 _REQUIRED: Any = object()
 
 RMS: Spec = {"kind": "rmsnorm"}
-LAYER_NORM: Spec = {"kind": "layernorm"}
 
 ACTIVATIONS: Mapping[str, str] = {
     # Kimi K3's situ and swigluoai of MiniMax-M3 are SiLU, shifted and clamped
@@ -69,20 +68,26 @@ class Config:
         where: str,
         read: set[str] | None = None,
         defaults: Mapping[str, Any] = NO_DEFAULTS,
+        called: Mapping[str, str] = NO_DEFAULTS,
     ) -> None:
         self.content = content
         self.where = where
         self.read: set[str] = set() if read is None else read
         self.defaults = defaults
+        self.called = called
 
     def replaced(self, content: Mapping[str, Any]) -> Config:
-        return Config(content, self.where, self.read, self.defaults)
+        return Config(content, self.where, self.read, self.defaults, self.called)
 
     def renamed(self, **own: str) -> Config:
-        """The file with the values of its `own` keys under the usual names."""
-        return self.replaced(
-            {**self.content, **{to: self.content[key] for to, key in own.items() if key in self.content}}
-        )
+        """The file with the values of its `own` keys, or those of its class, under the usual names."""
+        known = {**self.defaults, **self.content}
+        content = {**self.content, **{to: known[key] for to, key in own.items() if key in known}}
+        called = {to: key for to, key in own.items() if key in known or to not in content}
+        return Config(content, self.where, self.read, self.defaults, {**self.called, **called})
+
+    def _named(self, name: str) -> str:
+        return quote(self.called.get(name, name))
 
     def _find(self, names: tuple[str, ...], default: Any, kinds: tuple[type, ...], expected: str) -> Any:
         self.read.update(names)
@@ -91,20 +96,28 @@ class Config:
             if value is None:
                 continue
             if type(value) not in kinds:
-                raise SpecError(self.where, f"{quote(name)} must be {expected}, got {quote(value)}")
+                raise SpecError(self.where, f"{self._named(name)} must be {expected}, got {quote(value)}")
             return value
         if not any(name in self.content for name in names):
             default = next((self.defaults[name] for name in names if name in self.defaults), default)
         if default is _REQUIRED:
-            raise SpecError(self.where, f"the key {quote(names[0])} is missing")
+            raise SpecError(self.where, f"the key {self._named(names[0])} is missing")
         return default
+
+    def has(self, *names: str) -> bool:
+        """Whether the file has one of the keys, or leaves all out and its class has one."""
+        self.read.update(names)
+        found = [name for name in names if name in self.content]
+        return any(self.content[name] is not None for name in found) or (
+            not found and any(name in self.defaults for name in names)
+        )
 
     def integer(self, *names: str, default: Any = _REQUIRED, least: int = 1, most: int = 10**7) -> Any:
         """An integer of `least` to `most`; a missing key is an error without a default."""
         value = self._find(names, default, (int,), "an integer")
         if value is not None and not least <= value <= most:
             name = next((name for name in names if self.content.get(name) is not None), names[0])
-            raise SpecError(self.where, f"{quote(name)} must be between {least} and {most}, got {quote(value)}")
+            raise SpecError(self.where, f"{self._named(name)} must be between {least} and {most}, got {quote(value)}")
         return value
 
     def tokens(self, *names: str, default: Any = None) -> Any:
@@ -162,6 +175,15 @@ class Config:
                     )
                 return ACTIVATIONS[given]
         return default
+
+    def format(self, *names: str) -> str | None:
+        """The format that the first of the keys names, as named in specs."""
+        name = next(filter(self.has, names), None)
+        if name is None:
+            return None
+        if (given := self.text(name)) not in FORMATS:
+            raise SpecError(self.where, f"{quote(name)}: unknown format {quote(given)}{suggest(given, FORMATS)}")
+        return FORMATS[given]
 
     def section(self, name: str) -> Config:
         self.read.add(name)
@@ -267,6 +289,14 @@ def of_each_layer(config: Config, given: list[Any], name: str, default: list[Any
     return given or default
 
 
+def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
+    """Which layers have experts as `mlp_layer_types` lists them, which files of Transformers 5 do; else `otherwise`."""
+    named = config.texts("mlp_layer_types")
+    if named and (len(named) != len(otherwise) or not set(named) <= {"dense", "sparse"}):
+        raise SpecError(config.where, f"'mlp_layer_types' must say dense or sparse of each of {len(otherwise)} layers")
+    return [name == "sparse" for name in named] or otherwise
+
+
 def read_layers(config: Config, reader: Reader) -> Spec:
     """The spec that a reader makes of a file, with the keys of single layers under `per_layer_config`.
 
@@ -276,7 +306,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
     spec, changes = reader(config), config.section(PER_LAYER)
     if not changes.content:
         return spec
-    names = _expanded(spec)
+    names = expanded(spec)
     blocks = {name: spec.get("blocks", {}).get(name, {}) for name in names}
     for key in changes.content:
         layer = int(key) if key.isdecimal() and len(key) < 7 else len(names)
@@ -286,7 +316,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
             raise SpecError(config.where, f"'{PER_LAYER}': {quote(unread[0] if unread else key)} is not read")
         other = reader(config.replaced({**config.content, **given}))
         changed = {part: value for part, value in other.items() if value != spec.get(part) and part != "blocks"}
-        if _expanded(other) != _expanded(spec) or not all(isinstance(value, dict) for value in changed.values()):
+        if expanded(other) != expanded(spec) or not all(isinstance(value, dict) for value in changed.values()):
             raise SpecError(config.where, f"'{PER_LAYER}': layer {key} differs in more than its own parts")
         block = _merged(changed, other.get("blocks", {}).get(names[layer], {}))
         name = next((name for name, known in blocks.items() if known == block), f"{names[layer]}_{key}")
@@ -296,7 +326,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
     return {**spec, "layers": {"count": len(names), "pattern": names}, "blocks": used}
 
 
-def _expanded(spec: Spec) -> list[str]:
+def expanded(spec: Spec) -> list[str]:
     """The block of every layer of a spec."""
     if isinstance(spec["layers"], int):
         return ["layer"] * spec["layers"]

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError
-from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, layer_types, spec_with_pattern
-from roofline.specs.huggingface.mla import indexer_section
-from roofline.specs.huggingface.moe import moe_section
+from roofline.specs.huggingface.config import Config, Reader, Spec, layer_types
+from roofline.specs.huggingface.families import read_family
 
 WINDOW, SPARSE, HEAVY = "window", "csa", "hca"
 
@@ -21,39 +20,9 @@ LAYERS: Mapping[str, str] = {
 
 
 def _deepseek_v4(config: Config) -> Spec:
-    """Experts of the first layers are chosen by a table of token ids, without the router's bias."""
-    config.reject("attention_bias", "mlp_bias")
-    layers, rates = config.layers(), config.section("compress_rates")
-    indexer = indexer_section(config, 64, 512)
-    sparse = rates.integer("compressed_sparse_attention", default=4)
-    heavy = rates.integer("heavily_compressed_attention", default=128)
-    parts: dict[str, Spec] = {
-        WINDOW: {},
-        SPARSE: {"compressed_attention": {"ratio": sparse, "indexer": indexer}},
-        HEAVY: {"compressed_attention": {"ratio": heavy}},
-        "hash": {"moe": {"router_bias": False}},
-        "routed": {"moe": {"router_bias": True}},
-    }
-    base = {**_base(config), "mtp": config.natural("num_nextn_predict_layers", default=1)}
-    return spec_with_pattern(base, parts, _mixers(config, layers, sparse, heavy), _routers(config, layers))
-
-
-def _base(config: Config) -> Spec:
-    """What all layers share."""
-    attention: Spec = {
-        "heads": config.integer("num_attention_heads", default=64),
-        "head_dim": config.integer("head_dim", default=512),
-        "rope_dim": config.integer("qk_rope_head_dim", default=64),
-        "q_rank": config.integer("q_lora_rank", default=1024),
-        "output_groups": config.integer("o_groups", default=8),
-        "output_rank": config.integer("o_lora_rank", default=1024),
-        "window": config.integer("sliding_window", default=128),
-    }
-    width = config.integer("moe_intermediate_size", default=2048)
-    shared = config.natural("n_shared_experts", default=1) * width
-    moe = moe_section(config, "moe_intermediate_size", experts=256, top_k=6, shared_width=shared)
-    streams = config.integer("hc_mult", default=4, most=16)
-    return base_spec(config, compressed_attention=attention, moe=moe, norm=RMS, streams=streams)
+    layers = config.layers()
+    given = {"layer_types": _mixers(config, layers), "hash_layers": _hashed(config, layers)}
+    return read_family("deepseek_v4", config.replaced({**config.content, **given}))
 
 
 def _deepseek_v41(config: Config) -> Spec:
@@ -63,7 +32,6 @@ def _deepseek_v41(config: Config) -> Spec:
     stores entries run the window at the end of a prompt alone, as vLLM and SGLang replay it. Every router has a bias
     for images beside its own, and a DSpark draft has fewer experts.
     """
-    config.reject("attention_bias", "mlp_bias")
     layers, ratios = config.layers(), config.integers("compress_ratios")
     stores, selects = config.integers("kv_source_layer_ids"), config.integers("index_source_layer_ids")
     known = len(ratios) >= layers and all(0 <= layer < layers and ratios[layer] > 0 for layer in (*stores, *selects))
@@ -74,7 +42,12 @@ def _deepseek_v41(config: Config) -> Spec:
         raise SpecError(config.where, "'kv_source_layer_ids': a layer reads entries before any layer stores some")
     width = config.natural("candidate_topk_blocks") * config.natural("candidate_block_size")
     first = config.natural("candidate_source_layer_id", default=layers)
-    indexer, window = indexer_section(config, 64, 512), config.integer("sliding_window", default=128)
+    window = config.integer("sliding_window", default=128)
+    indexer = {
+        "heads": config.integer("index_n_heads", default=64),
+        "head_dim": config.integer("index_head_dim", default=128),
+        "selected": config.integer("index_topk", default=512),
+    }
     memories = dict(zip(config.integers("engram_layer_ids"), config.integers("engram_num_embeddings"), strict=False))
     parts: dict[str, Spec] = {}
 
@@ -103,7 +76,7 @@ def _deepseek_v41(config: Config) -> Spec:
         parts["_".join(names)] = part
         return "_".join(names)
 
-    base = {**_base(config), "extra_parameters": layers * config.integer("n_routed_experts")}
+    base = {**read_family("_deepseek_v4", config), "extra_parameters": layers * config.integer("n_routed_experts")}
     base["moe"]["router_bias"] = True
     if (drafted := config.natural("dspark_n_routed_experts")) > 0:
         base["draft_experts"] = {"experts": drafted, "top_k": config.integer("dspark_num_experts_per_tok")}
@@ -111,14 +84,17 @@ def _deepseek_v41(config: Config) -> Spec:
     return {**base, "layers": {"count": layers, "pattern": pattern}, "blocks": parts}
 
 
-def _mixers(config: Config, layers: int, sparse: int, heavy: int) -> list[str]:
+def _mixers(config: Config, layers: int) -> list[str]:
     """The attention of each layer; one more entry is the prediction module's. Without any, as in DeepSeek-V4-Pro."""
-    named = layer_types(config, LAYERS)
-    if named:
-        return named
-    given = config.integers("compress_ratios")
-    if not given:
-        return [HEAVY if index < 2 or index % 2 else SPARSE for index in range(layers)]
+    named, given, rates = (
+        layer_types(config, LAYERS),
+        config.integers("compress_ratios"),
+        config.section("compress_rates"),
+    )
+    if named or not given:
+        return named or [HEAVY if index < 2 or index % 2 else SPARSE for index in range(layers)]
+    sparse = rates.integer("compressed_sparse_attention", default=4)
+    heavy = rates.integer("heavily_compressed_attention", default=128)
     known = {0: WINDOW, 1: WINDOW, sparse: SPARSE, heavy: HEAVY}
     if len(given) < layers or not set(given[:layers]) <= set(known):
         problem = f"'compress_ratios' must have 0, {sparse} or {heavy} for each of {layers} layers"
@@ -126,15 +102,14 @@ def _mixers(config: Config, layers: int, sparse: int, heavy: int) -> list[str]:
     return [known[ratio] for ratio in given[:layers]]
 
 
-def _routers(config: Config, layers: int) -> list[str]:
-    """How each layer chooses experts: by token id in the first ones."""
+def _hashed(config: Config, layers: int) -> list[int]:
+    """The layers that choose experts by token id: the first ones, if the file names none."""
     named = config.texts("mlp_layer_types")
     if not named:
-        table = config.natural("num_hash_layers", default=3)
-        return ["hash" if index < table else "routed" for index in range(layers)]
+        return [*range(config.natural("num_hash_layers", default=3))]
     if len(named) != layers or not set(named) <= {"hash_moe", "moe"}:
         raise SpecError(config.where, f"'mlp_layer_types' must say hash_moe or moe of each of {layers} layers")
-    return ["hash" if name == "hash_moe" else "routed" for name in named]
+    return [index for index, name in enumerate(named) if name == "hash_moe"]
 
 
 READERS: Mapping[str, Reader] = {"deepseek_v4": _deepseek_v4, "deepseek_v41_text": _deepseek_v41}

@@ -1,189 +1,199 @@
-"""Decoders that differ from Llama in a few switches, one row of `families.yaml` each."""
+"""Model families as rows of `families.yaml`: which key of a file each part of a spec is read from.
+
+A row has the sections of a spec, and what they hold as expressions over the file's keys (`expressions`). It begins with
+what `sections.yaml` has for each of its sections, or with the row that it is `like`; null leaves a key out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, inspect
 
 from roofline.core.documents import read_mapping
+from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import (
-    RMS,
     WINDOWED,
     Config,
     Reader,
     Spec,
-    attention_section,
     base_spec,
-    gated_mlp,
     layer_types,
-    plain_mlp,
+    sparse_layers,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.moe import moe_section, qwen_sparse, routed, sparse_layers
+from roofline.specs.huggingface.expressions import FLAG, WINDOW, Kind, Scope, evaluate, kind_of
+from roofline.specs.modelspec import SECTIONS, ModelSpec
+from roofline.specs.sublayers import FEED_FORWARDS, MIXERS
 
-Switch: TypeAlias = bool | str
-"""Always or never, or the key of the file that says it."""
+FEEDS = {"moe": "moe", "dense": "mlp"}
+"""The blocks of layers with experts and without, by name."""
+
+_WINDOWS: Mapping[str, Mapping[str, Any]] = {"local": {"attention": {"window": "sliding_window"}}, "global": {}}
 
 
-class _Experts(Struct, frozen=True, forbid_unknown_fields=True):
-    """Experts in all layers but the `dense` first ones (a key, and its default `first`).
+class Family(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a row says beside the sections of a spec, which are its other keys (`spec`).
 
-    `width`: the key of an expert's width. `shared`: the key of the number of shared experts of that width, or
-    `shared_width` that of the width of all, which a gate may scale. `bias`: in their projections. `stepped`: Qwen's
-    keys say which layers are dense. `experts` and `top_k`: what the class takes for missing keys.
+    `instead`: the row that counts where a condition holds. `renamed`: the file's names of the usual keys. `refused`:
+    keys whose features are not read. `needed`: what must hold, and what is said where it does not. `tied`: embeddings
+    are, if the file does not say. `blocks`: how layers differ, by name; `listed` are their names in `layer_types`, else
+    a layer is the first whose `pattern` holds. `windows`: the last of so many layers has no window, the others
+    `sliding_window`, if there is one. `sparse`: which layers have experts, where others have an MLP; or `feeds`: a
+    pattern of blocks that differ in more, beside the other one. `mixers_first`: in the names of blocks.
     """
 
-    width: str = "moe_intermediate_size"
-    dense: str | None = None
-    first: int = 0
-    shared: str | None = None
-    shared_width: str | None = None
-    shared_gate: bool = False
-    router_bias: Switch = False
-    bias: bool = False
-    stepped: bool = False
-    experts: int | None = None
-    top_k: int | None = None
-
-
-class _Family(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the layers of a `model_type` differ from Llama's without biases.
-
-    `head_dim`: that of a file that gives none, or hidden / heads `rounded` down. `plain`: an MLP of two matrices.
-    `gate`: a key says that heads have one. `renamed`: the file's names of the usual keys. `halves`: the key of the
-    width counts both halves of a gated MLP.
-    `learned`: numbers that the activation of a layer learns. `post_norm`: the key of norms behind the sub-layers.
-    `parallel`: attention and MLP read the same residual (one norm if `shared_norm`). `mtp`: the key of prediction
-    modules. `window`: all layers have `sliding_window`; `windows`: the layers that `layer_types` names, else all but
-    each so-many-th (1: none), and `unrotated` says that the others have no positions; `counted`: so many layers
-    have none. `context`: a key of the longest context before the usual one. `refused`: a key whose feature is not read.
-    """
-
+    spec: dict[str, Any]
+    instead: Mapping[str, str] = {}
     renamed: Mapping[str, str] = {}
-    halves: bool = False
-    qkv_bias: Switch = False
-    output_bias: Switch = False
-    head_dim: int | None = None
-    rounded: bool = False
-    qk_norm: bool | str = False
-    gate: Switch = False
-    sinks: bool = False
-    plain: bool = False
-    mlp_bias: Switch = False
-    activation: str = "silu"
-    learned: int = 0
-    norm: Spec | None = None
-    post_norm: str | None = None
-    parallel: Switch = False
-    shared_norm: bool = False
-    mtp: str | None = None
+    refused: tuple[str, ...] = ()
+    needed: Mapping[str, str] = {}
     tied: bool = False
-    lm_head_bias: Switch = False
-    window: bool = False
-    windows: int = 0
-    unrotated: bool = False
-    counted: bool = False
-    context: str | None = None
-    refused: str | None = None
-    experts: _Experts | None = None
+    blocks: Mapping[str, Mapping[str, Any]] = {}
+    listed: Mapping[str, str] = {}
+    pattern: Mapping[str, str | bool] = {}
+    windows: int | str = 0
+    sparse: str = "true"
+    feeds: Mapping[str, str | bool] = {}
+    mixers_first: bool = False
 
 
-def _on(config: Config, switch: Switch) -> bool:
-    return config.flag(switch, False) if isinstance(switch, str) else switch
+@cache
+def rows(name: str) -> Mapping[str, Any]:
+    """The rows of a table of this package."""
+    return read_mapping(Path(__file__).with_name(name))
 
 
-def _read(family: _Family, config: Config) -> Spec:
-    config = config.renamed(**family.renamed)
-    on = partial(_on, config)
-    if family.refused:
-        config.reject(family.refused)
-    given: Spec = {"window": config.window()} if family.window else {}
-    given |= {"sinks": True} if family.sinks else {}
-    given |= {"gate": "head" if isinstance(family.gate, str) else True} if on(family.gate) else {}
-    width = (
-        config.integer("hidden_size") // config.integer("num_attention_heads") if family.rounded else family.head_dim
-    )
-    attention = {**attention_section(config, head_dim=width), **given}
-    attention["qk_norm"] = family.qk_norm if family.qk_norm == "full" else on(family.qk_norm)
-    attention |= {"qkv_bias": on(family.qkv_bias), "output_bias": on(family.output_bias)}
-    sandwich = family.post_norm is not None and config.flag(family.post_norm, False)
-    base = base_spec(
-        config,
-        tied=family.tied,
-        attention=attention,
-        norm={**(family.norm or RMS), **({"placement": "sandwich"} if sandwich else {})},
-        **({"residual": "parallel", "shared_norm": family.shared_norm} if on(family.parallel) else {}),
-        **({"max_context": config.tokens(family.context, "max_position_embeddings")} if family.context else {}),
-        **({"mtp": config.natural(family.mtp)} if family.mtp else {}),
-        **({"lm_head_bias": True} if on(family.lm_head_bias) else {}),
-        **({"extra_parameters": family.learned * config.layers()} if family.learned else {}),
-    )
-    bias = on(family.mlp_bias)
-    parts: dict[str, Spec] = {}
-    feeds = ["dense"] * config.layers()
-    if family.experts and (routed(config) or not family.experts.stepped):
-        parts["moe"], feeds = _experts(family.experts, config, family.activation)
-        if bias and parts["moe"]["moe"].get("shared_width"):
-            parts["moe"]["moe"]["shared_bias"] = True
-    if "dense" in feeds:
-        parts["dense"] = {"mlp": _mlp(family, config, bias)}
-    axes = [feeds]
-    if family.windows and (window := config.window()) is not None:
-        every = range(1, config.layers() + 1)
-        kinds = layer_types(config, WINDOWED) or ["local" if index % family.windows else "global" for index in every]
-        parts["local"] = {"attention": {"window": window}}
-        parts["global"] = {"attention": {"rotary": False}} if family.unrotated else {}
-        axes.append(kinds)
-    spec = spec_with_pattern(base, parts, *axes)
-    return _counted_windows(config, spec) if family.counted else spec
+def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with the changes of another, key by key; null removes a key."""
+    merged = dict(base)
+    for key, value in changes.items():
+        before = merged.get(key)
+        merged[key] = _over(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return merged
 
 
-def _counted_windows(config: Config, spec: Spec) -> Spec:
-    """Qwen's windows, off by default: layers from max_window_layers on attend to sliding_window keys.
-
-    If the file has `layer_types`, that list applies instead (`model_wide`).
-    """
-    if not config.flag("use_sliding_window", False) or config.content.get("layer_types") is not None:
-        return spec
-    layers = spec["layers"]
-    full = min(config.integer("max_window_layers", default=28, least=0), layers)
-    pattern = [f"{full} x full", *([f"{layers - full} x windowed"] if layers > full else [])]
-    window = config.window()
-    blocks = {"full": {}, "windowed": {"attention": {"window": window}}}
-    return {**spec, "layers": {"count": layers, "pattern": pattern}, "blocks": blocks}
+def row(table: str, name: str) -> dict[str, Any]:
+    """A row of a table, over the one that it is `like`."""
+    own = dict(rows(table)[name])
+    return _over(row(table, own.pop("like")), own) if "like" in own else own
 
 
-def _mlp(family: _Family, config: Config, bias: bool) -> Spec:
-    mlp = plain_mlp(config, config.integer("intermediate_size"), bias) if family.plain else gated_mlp(config, bias)
-    width = mlp["width"] // (1 + family.halves)
-    return {
-        **mlp,
-        "width": width,
-        "activation": config.activation("hidden_activation", "hidden_act", default=family.activation),
-    }
+@cache
+def family(name: str) -> Family:
+    """The row of a `model_type`, with what `sections.yaml` has for its sections."""
+    found, usual = row("families.yaml", name), rows("sections.yaml")
+    places = [found, *found.get("blocks", {}).values()]
+    for default, among in (("attention", MIXERS), ("mlp", FEED_FORWARDS)):
+        if not any(key in place for place in places for key in among):
+            found[default] = {}
+
+    def whole(place: Mapping[str, Any], inherited: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: _over({} if key in inherited else usual.get(key, {}), part) if isinstance(part, dict) else part
+            for key, part in place.items()
+        }
+
+    found = {key: part for key, part in found.items() if part is not None}
+    own = {key: found.pop(key) for key in Family.__struct_fields__ if key in found}
+    own["blocks"] = {name: whole(place, found) for name, place in own.get("blocks", {}).items()}
+    return convert({**own, "spec": whole(found, {})}, Family)
 
 
-def _experts(row: _Experts, config: Config, activation: str) -> tuple[Spec, list[str]]:
-    """The section of the experts, and which feed-forward block each layer has."""
-    moe = moe_section(config, row.width, experts=row.experts, top_k=row.top_k)
-    moe["activation"] = config.activation("hidden_act", default=activation)
-    if row.shared:
-        moe["shared_width"] = config.natural(row.shared) * moe["width"]
-    if row.shared_width:  # a gate of shared experts without width is refused
-        moe["shared_width"] = config.integer(row.shared_width) if row.shared_gate else config.natural(row.shared_width)
-    moe |= {"router_bias": True} if _on(config, row.router_bias) else {}
-    moe |= {key: True for key in ("shared_gate", "bias") if getattr(row, key)}
-    sparse = qwen_sparse(config) if row.stepped else [True] * config.layers()
-    if row.dense:
-        first = config.natural(row.dense, default=row.first)
-        sparse = sparse_layers(config, [index >= first for index in range(config.layers())])
-    return {"moe": moe}, ["moe" if some else "dense" for some in sparse]
+@cache
+def _fields(record: type) -> dict[str, inspect.Field]:
+    found = inspect.type_info(record)
+    assert isinstance(found, inspect.StructType)
+    return {field.name: field for field in found.fields}
 
 
-FAMILIES = convert(read_mapping(Path(__file__).with_name("families.yaml")), dict[str, _Family])
+def fill(record: type, row: Mapping[str, Any], scope: Scope) -> Spec:
+    """The section of a spec that a row describes, for a file; values that it lacks are left out."""
+    fields = _fields(record)
+    filled = {key: _filled(fields[key], source, scope) for key, source in row.items() if source is not None}
+    return {key: value for key, value in filled.items() if value is not None}
 
-READERS: Mapping[str, Reader] = {kind: partial(_read, family) for kind, family in FAMILIES.items()}
+
+def _filled(field: inspect.Field, source: Any, scope: Scope) -> Any:
+    types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+    inner = next((one for one in types if isinstance(one, inspect.StructType)), None)
+    if isinstance(source, dict):
+        record = ModelSpec if field.name == "tower" else inner.cls if inner else SECTIONS[field.name]
+        return fill(record, source, scope)
+    if isinstance(source, list):
+        listed = next(one for one in types if isinstance(one, (inspect.ListType, inspect.VarTupleType)))
+        entry = inspect.Field(field.name, field.name, listed.item_type)
+        return [_filled(entry, one, scope) for one in source]
+    if not isinstance(source, str) or any(isinstance(one, inspect.StrType) for one in types):
+        return source
+    kind = Kind(most=10**5, needed=True) if field.name == "layers" else kind_of(inner.fields[0] if inner else field)
+    found = evaluate(source, kind, scope)
+    if isinstance(found, float) and not any(isinstance(one, inspect.FloatType) for one in types):
+        return int(found)
+    return found or None if kind is WINDOW else found
+
+
+def read_family(name: str, config: Config) -> Spec:
+    """The spec of a file by the row of a `model_type`."""
+    own = family(name)
+    for condition, other in own.instead.items():
+        if evaluate(condition, FLAG, Scope(config)):
+            return read_family(other, config)
+    config = config.renamed(**own.renamed)
+    for key in own.refused:
+        section, _, inner = key.rpartition(".")
+        (config.section(section) if section else config).reject(inner)
+    check(own.needed, Scope(config), name)
+    scope, parts = Scope(config), dict(own.spec)
+    several = all(key in parts for key in FEEDS.values())
+    feeds = {name: {key: parts.pop(key)} for name, key in FEEDS.items()} if several else {}
+    base = base_spec(config, tied=own.tied, **fill(ModelSpec, parts, scope))
+    axes = [axis for axis in (_feeds(own, config, several), _mixers(own, config)) if axis]
+    known = {**_WINDOWS, **feeds, **own.blocks}
+    used = {name: fill(ModelSpec, known[name], scope) for name in dict.fromkeys(chain(*axes))}
+    return spec_with_pattern(base, used, *(axes[::-1] if own.mixers_first else axes)) if axes else base
+
+
+def check(needed: Mapping[str, str], scope: Scope, model_type: str = "") -> None:
+    """Raise SpecError for the first condition that does not hold, with what is said of it."""
+    for condition, problem in needed.items():
+        if not evaluate(condition, FLAG, scope):
+            raise SpecError(scope.config.where, problem.format(model_type=quote(model_type)))
+
+
+def _feeds(row: Family, config: Config, several: bool) -> list[str]:
+    """The feed-forward block of each layer; none where all are alike."""
+    if not several:
+        return _chosen(row.feeds, config) if row.feeds else []
+    sparse = sparse_layers(config, [name == "moe" for name in _chosen({"moe": row.sparse, "dense": True}, config)])
+    return ["moe" if some else "dense" for some in sparse]
+
+
+def _mixers(row: Family, config: Config) -> list[str]:
+    """The block of each layer; none where all are alike."""
+    listed, pattern = row.listed, row.pattern
+    if row.windows:
+        if config.window() is None:
+            return []
+        listed, pattern = WINDOWED, {"local": f"(index + 1) % ({row.windows})", "global": True}
+    return (layer_types(config, listed) if listed else None) or (_chosen(pattern, config) if pattern else [])
+
+
+def _chosen(pattern: Mapping[str, str | bool], config: Config) -> list[str]:
+    """The first name for each layer whose condition holds."""
+    layers = config.layers()
+    first = Scope(config, 0, layers)
+    scopes = (Scope(config, index, layers, known=first.known) for index in range(layers))
+    return [
+        next(name for name, holds in pattern.items() if holds is True or evaluate(str(holds), FLAG, scope))
+        for scope in scopes
+    ]
+
+
+READERS: Mapping[str, Reader] = {
+    name: partial(read_family, name) for name in rows("families.yaml") if not name.startswith("_")
+}

@@ -1,4 +1,4 @@
-"""Hybrids: models in which some layers attend and others keep a recurrent state."""
+"""Hybrids: models in which some layers attend and others keep a recurrent state, where files list layers otherwise."""
 
 from __future__ import annotations
 
@@ -6,53 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import (
-    ATTENTION_BIAS,
-    Config,
-    Reader,
-    Spec,
-    attention_section,
-    base_spec,
-    gated_mlp,
-    layer_types,
-    plain_mlp,
-    spec_with_pattern,
-)
-from roofline.specs.huggingface.moe import moe_section, moe_spec, qwen_sparse
-from roofline.specs.huggingface.recurrent import mamba2_section, state_format
-
-
-def _jamba(config: Config) -> Spec:
-    """Mamba with norms, attention every eighth layer and experts every other one; no positions."""
-    hidden, layers = config.integer("hidden_size"), config.layers()
-    given = config.content.get("mamba_dt_rank", "auto")
-    mamba = {
-        "inner": config.integer("mamba_expand", default=2) * hidden,
-        "state": config.integer("mamba_d_state", default=16),
-        "dt_rank": -(-hidden // 16) if given == "auto" else config.integer("mamba_dt_rank"),
-        "conv": config.integer("mamba_d_conv", default=4),
-        "conv_bias": config.flag("mamba_conv_bias", True),
-        "bias": config.flag("mamba_proj_bias", False),
-        "norms": True,
-    }
-    attention_period = config.integer("attn_layer_period", default=8)
-    attention_offset = config.natural("attn_layer_offset", default=4)
-    expert_period = config.integer("expert_layer_period", default=2)
-    expert_offset = config.natural("expert_layer_offset", default=1)
-    window = config.window()
-    several = config.integer("num_experts") > 1  # one expert is an MLP without a router (JambaDecoderLayer)
-    return spec_with_pattern(
-        base_spec(config, positions="none"),
-        {
-            "attention": {"attention": attention_section(config, window=window)},
-            "mamba": {"mamba": mamba},
-            "moe": {"moe": moe_section(config, experts=16, top_k=2)},
-            "dense": {"mlp": gated_mlp(config)},
-        },
-        ["attention" if index % attention_period == attention_offset else "mamba" for index in range(layers)],
-        ["moe" if several and index % expert_period == expert_offset else "dense" for index in range(layers)],
-    )
-
+from roofline.specs.huggingface.config import Config, Reader, Spec, expanded
+from roofline.specs.huggingface.families import read_family
+from roofline.specs.huggingface.moe import indexer_types
 
 _NEMOTRON_LAYERS: Mapping[str, str] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _NEMOTRON_NAMES: Mapping[str, str] = {
@@ -75,186 +31,72 @@ def _nemotron_layers(config: Config) -> list[str]:
 
 
 def _nemotron_h(config: Config) -> Spec:
-    """One mixer or one feed-forward block a layer; no positions. `expand` is without effect."""
-    config.reject("attention_bias")
     kinds = _nemotron_layers(config)
-    activation = config.activation("mlp_hidden_act", default="relu2")
-    heads, width = config.integer("mamba_num_heads", default=128), config.integer("mamba_head_dim", default=64)
-    mamba2 = mamba2_section(config, heads, width, "ssm_state_size", 128)
-    # Older files call the width of a head attention_head_dim.
-    head_dim = config.integer("head_dim", "attention_head_dim", default=128)
-    parts: dict[str, Spec] = {"mamba": {"mamba2": mamba2}}
-    if "attention" in kinds:
-        parts["attention"] = {"attention": attention_section(config, head_dim=head_dim)}
-    if "mlp" in kinds:
-        width = config.integer("intermediate_size")
-        mlp = {**plain_mlp(config, width, config.flag("mlp_bias", False)), "activation": activation}
-        parts["mlp"] = {"mlp": mlp}
-    if "moe" in kinds:
-        # `n_shared_experts` is without effect: the width is that of all (NemotronHMoE of Transformers).
-        shared = config.natural("moe_shared_expert_intermediate_size")
-        latent = config.natural("moe_latent_size")
-        moe = moe_section(config, "moe_intermediate_size", shared_width=shared, router_bias=True, latent=latent)
-        moe["shared_bias"] = config.flag("mlp_bias", False)
-        parts["moe"] = {"moe": {**moe, "gated": False, "activation": activation}}
-    # The class has an LM head of its own, whatever `tie_word_embeddings` says.
-    base = {
-        **base_spec(config.with_defaults({"num_hidden_layers": len(kinds)}), positions="none"),
-        "tied_embeddings": False,
-    }
-    return spec_with_pattern(base, parts, kinds)
-
-
-def _grouped_mamba2(config: Config, inner: int) -> Spec:
-    """Mamba-2 of so many channels, under the keys of Granite and Falcon."""
-    heads = config.integer("mamba_n_heads", default=128)
-    return {
-        "heads": heads,
-        "head_dim": inner // heads,
-        "state": config.integer("mamba_d_state", default=256),
-        "groups": config.integer("mamba_n_groups", default=1),
-        "conv": config.integer("mamba_d_conv", default=4),
-        "conv_bias": config.flag("mamba_conv_bias", True),
-        "chunk": config.integer("mamba_chunk_size", default=256),
-    }
-
-
-def _granitemoehybrid(config: Config) -> Spec:
-    """Granite 4.0: Mamba-2 and a few layers of attention; experts beside a shared one, which dense models have alone.
-
-    The multipliers of the file scale what is there anyway.
-    """
-    config.reject("attention_bias")
-    automatic = config.content.get("mamba_d_head", "auto") == "auto"
-    mamba2 = _grouped_mamba2(config, config.integer("mamba_expand", default=2) * config.integer("hidden_size"))
-    mamba2["bias"] = config.flag("mamba_proj_bias", False)
-    if not automatic:
-        mamba2["head_dim"] = config.integer("mamba_d_head")
-    kinds = layer_types(
-        config,
-        {
-            **dict.fromkeys(("mamba", "linear_attention"), "mamba"),
-            **dict.fromkeys(("attention", "full_attention"), "attention"),
-        },
-    )
-    if kinds is None:
-        raise SpecError(config.where, "the key 'layer_types' is missing")
-    shared = config.natural("shared_intermediate_size", default=1024)
-    if config.natural("num_local_experts", default=8):
-        feed: Spec = {"moe": moe_section(config, shared_width=shared)}
-    else:
-        feed = {"mlp": {**gated_mlp(config), "width": shared}}
-    rotates = config.text("position_embedding_type", "rope") == "rope"
-    base = base_spec(config, tied=True, positions="rope" if rotates else "none", **feed)
-    return spec_with_pattern(
-        base, {"mamba": {"mamba2": mamba2}, "attention": {"attention": attention_section(config)}}, kinds
+    return read_family(
+        "nemotron_h", config.replaced({**config.content, "layer_types": kinds, "num_hidden_layers": len(kinds)})
     )
 
 
 def _falcon_h1(config: Config) -> Spec:
-    """Falcon-H1: Mamba-2 and attention read one norm, beside each other; here one after the other.
-
-    The norm is that of the attention, so a layer of Mamba-2 has one without weights. The multipliers scale what is
-    there anyway.
-    """
-    config.reject("mamba_proj_bias", "projectors_bias")
-    hidden = config.integer("hidden_size")
-    inner = config.integer("mamba_d_ssm", default=None) or config.integer("mamba_expand", default=2) * hidden
-    mamba2 = {**_grouped_mamba2(config, inner), "norm": config.flag("mamba_rms_norm", False)}
-    attends: Spec = {
-        "attention": attention_section(config, ATTENTION_BIAS),
-        "mlp": gated_mlp(config, config.flag("mlp_bias", False)),
-    }
-    recurs: Spec = {"mamba2": mamba2, "norm": {"kind": "rmsnorm", "weight": False}}
-    kinds = ["mamba", "attention"] * config.layers()
-    base = base_spec(config, extra_parameters=hidden)  # the weights of the final norm, which is that of the first layer
-    return spec_with_pattern(base, {"mamba": recurs, "attention": attends}, kinds)
+    """A layer is two."""
+    return read_family("falcon_h1", config.replaced({**config.content, "num_hidden_layers": 2 * config.layers()}))
 
 
 def _lfm2(config: Config) -> Spec:
-    """LFM2: gated short convolutions in place of attention in most layers; experts but for the first layers."""
-    config.reject("conv_bias")
-    hidden, layers, taps = config.integer("hidden_size"), config.layers(), config.integer("conv_L_cache", default=3)
-    attends = config.integers("full_attn_idxs")
-    kinds = layer_types(config, {"conv": "conv", "full_attention": "attention"})
-    width = config.integer("block_ff_dim", "intermediate_size")
-    if config.text("model_type") == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
+    """The width of dense models is rounded up from two thirds of that of the file."""
+    if config.flag("block_auto_adjust_ff_dim", True):
         multiple = config.integer("block_multiple_of", default=256)
+        width = config.integer("block_ff_dim", "intermediate_size")
         wanted = int(config.factor("block_ffn_dim_multiplier", 1.0) * (2 * width // 3))
-        width = -(-wanted // multiple) * multiple
-    sparse = config.natural("num_experts", default=0)
-    dense = config.natural("num_dense_layers", default=2) if sparse else layers
-    convolution = {
-        "linears": [
-            {"name": "conv.in_proj", "inputs": hidden, "outputs": 3 * hidden},
-            {"name": "conv.out_proj", "inputs": hidden, "outputs": hidden},
-        ],
-        "weights": taps * hidden,
-        "state": taps * hidden,
-        "scan": 2.0 * taps * hidden,
-    }
-    parts: dict[str, Spec] = {
-        "conv": {"modules": convolution},
-        "attention": {"attention": attention_section(config, qk_norm=True)},
-        "dense": {"mlp": {"width": width, "gated": True, "activation": "silu"}},
-        **({"moe": {"moe": moe_section(config, "moe_intermediate_size", experts=32, top_k=4)}} if sparse else {}),
-    }
-    base = base_spec(config, tied=config.flag("tie_embedding", True))
-    return spec_with_pattern(
-        base,
-        parts,
-        kinds or ["conv" if attends and index not in attends else "attention" for index in range(layers)],
-        ["dense" if index < dense else "moe" for index in range(layers)],
-    )
+        config = config.replaced({**config.content, "block_ff_dim": -(-wanted // multiple) * multiple})
+    return read_family("lfm2", config)
 
 
-def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
-    """The mixers of Qwen3-Next and Qwen3.5, and which layer has which: every fourth attends, with a gated output."""
-    layers = config.layers()
-    period = config.integer("full_attention_interval", default=4)
-    kinds = layer_types(config, {"linear_attention": "linear", "full_attention": "full"})
-    gate = config.flag("attn_output_gate", True)
-    attention = attention_section(config, ATTENTION_BIAS, head_dim=256, qk_norm=True, gate=gate)
-    delta = {
-        "key_heads": config.integer("linear_num_key_heads", default=16),
-        "value_heads": config.integer("linear_num_value_heads", default=32),
-        "key_dim": config.integer("linear_key_head_dim", default=128),
-        "value_dim": config.integer("linear_value_head_dim", default=128),
-        "conv": config.integer("linear_conv_kernel_dim", default=4),
-        **state_format(config),
-    }
-    mixers = {"linear": {"delta_net": delta}, "full": {"attention": attention}}
-    return mixers, kinds or ["linear" if (index + 1) % period else "full" for index in range(layers)]
+def _kimi_linear(config: Config) -> Spec:
+    """Layers with MLA are named in `layer_types`, or by their numbers from 1 on."""
+    layers, linear = config.layers(), config.section("linear_attn_config")
+    full, delta = linear.integers("full_attn_layers"), linear.integers("kda_layers")
+    if config.content.get("layer_types") or not (full or delta):
+        return read_family("kimi_linear", config)
+    if sorted((*full, *delta)) != list(range(1, layers + 1)):
+        problem = f"'full_attn_layers' and 'kda_layers' must name each of {layers} layers once"
+        raise SpecError(config.where, f"'linear_attn_config': {problem}")
+    named = ["full_attention" if index + 1 in full else "linear_attention" for index in range(layers)]
+    return read_family("kimi_linear", config.replaced({**config.content, "layer_types": named}))
 
 
-def _qwen_experts(config: Config, experts: int, top_k: int) -> Spec:
-    shared = config.integer("shared_expert_intermediate_size", default=512)
-    return moe_section(
-        config, "moe_intermediate_size", experts=experts, top_k=top_k, shared_width=shared, shared_gate=True
-    )
+def _layers_with(spec: Spec, mixer: str) -> list[Any]:
+    """The sections of a mixer in all layers that have it."""
+    places = (spec.get("blocks", {}).get(name, {}) for name in expanded(spec))
+    found = (place.get(mixer) or spec.get(mixer) for place in places)
+    return [section for section in found if section]
 
 
-def _qwen3_next(config: Config) -> Spec:
-    """The checkpoint has a prediction module for which the file has no key."""
-    config.reject("use_sliding_window")
-    mixers, kinds = _qwen_hybrid(config)
-    base = base_spec(config, mtp=1)
-    return moe_spec(config, base, qwen_sparse(config), _qwen_experts(config, 512, 10), kinds, **mixers)
+def _glm5_next_text(config: Config) -> Spec:
+    """Streams end in their mean, where specs have the weights of a sum: what pools learn is counted less those."""
+    spec = read_family("glm5_next_text", config)
+    full, streams, hidden = _layers_with(spec, "latent_attention"), spec["streams"], spec["hidden"]
+    if "shared" in indexer_types(config):
+        raise SpecError(config.where, "'indexer_types': shared indexers are not read for GLM-5.3-Flash")
+    learned = sum(each["indexer"]["head_dim"] * (each["indexer"]["block"] + hidden) for each in full)
+    return {**spec, "extra_parameters": max(0, learned - streams * (streams * hidden + 1) - 1)}
 
 
-def _qwen3_5(config: Config, **feed: Any) -> Spec:
-    mixers, kinds = _qwen_hybrid(config)
-    return spec_with_pattern(base_spec(config, mtp=config.natural("mtp_num_hidden_layers"), **feed), mixers, kinds)
+def _bailing_hybrid(config: Config) -> Spec:
+    """What norms of Lightning attention learn beside a spec's is counted, and not run."""
+    if not any("V2_5" in name for name in config.texts("architectures")):
+        return read_family("bailing_hybrid", config)
+    spec = read_family("_bailing_hybrid_2_5", config)
+    linear, normed = _layers_with(spec, "retention"), config.flag("use_qk_norm", True)
+    learned = sum((each["heads"] - 1 + 2 * normed) * each["key_dim"] for each in linear)
+    return {**spec, "extra_parameters": learned}
 
 
 READERS: Mapping[str, Reader] = {
+    "bailing_hybrid": _bailing_hybrid,
     "falcon_h1": _falcon_h1,
-    "granitemoehybrid": _granitemoehybrid,
-    "jamba": _jamba,
+    "glm5_next_text": _glm5_next_text,
+    "kimi_linear": _kimi_linear,
     "lfm2": _lfm2,
-    "lfm2_moe": _lfm2,
     "nemotron_h": _nemotron_h,
-    "qwen3_next": _qwen3_next,
-    "qwen3_5_text": lambda config: _qwen3_5(config, mlp=gated_mlp(config)),
-    "qwen3_5_moe_text": lambda config: _qwen3_5(config, moe=_qwen_experts(config, 256, 8)),
 }

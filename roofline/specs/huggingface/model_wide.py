@@ -98,7 +98,7 @@ def _is_implied(place: Config, spec: Spec, key: str) -> bool:
     """Whether the spec already has the effect of an unread key."""
     if key == "mlp_layer_types":
         return set(place.texts(key)) == ({"sparse"} if "moe" in spec else {"dense"} if "mlp" in spec else {key})
-    return spec.get("positions") == "alibi"
+    return key.startswith("alibi") and spec.get("positions") in ("alibi", {"kind": "alibi"})
 
 
 def _layer_types(config: Config, spec: Spec) -> Spec:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface import text as decoders
-from roofline.specs.huggingface import towers
 from roofline.specs.huggingface.config import Config, Reader, Spec, class_defaults, read_layers
+from roofline.specs.huggingface.towers import TOWERS
 
 
 def _text(config: Config, default: str, key: str = "text_config", tied_by_text: bool = False) -> Spec:
@@ -34,11 +34,7 @@ def _text(config: Config, default: str, key: str = "text_config", tied_by_text: 
     return read_layers(text, decoders.READERS[model_type])
 
 
-Tower: TypeAlias = Callable[[Config, Config, Spec], Spec]
-"""From a file, its section of the tower and the spec of the text decoder to the keys of the tower."""
-
-
-def _seen(default: str, tower: Tower, alone: bool = False, **text: Any) -> Reader:
+def _seen(default: str, tower: str, alone: bool = False, **text: Any) -> Reader:
     """The reader of a text decoder that by default is of the type `default`, and a tower.
 
     `alone`: files without a section of the tower have none; others have it with the defaults of the class.
@@ -48,7 +44,7 @@ def _seen(default: str, tower: Tower, alone: bool = False, **text: Any) -> Reade
         decoder = _text(config, default, **text)
         if alone and not config.content.get("vision_config"):
             return decoder
-        return {**decoder, "tower_kind": "vision", **tower(config, config.section("vision_config"), decoder)}
+        return {**decoder, "tower_kind": "vision", **TOWERS[tower](config, config.section("vision_config"), decoder)}
 
     return read
 
@@ -76,14 +72,12 @@ def _check_original_llava(config: Config) -> None:
 def _llava(config: Config) -> Spec:
     if not config.content.get("vision_config") and not config.content.get("text_config"):
         _check_original_llava(config)
-    return _seen("llama", towers.clip)(config)
+    return _seen("llama", "clip")(config)
 
 
 def _internvl(config: Config) -> Spec:
     """Files of InternVL's own code (internvl_chat) name the decoder llm_config."""
-    return _seen("qwen2", towers.intern_vit, key="llm_config" if config.content.get("llm_config") else "text_config")(
-        config
-    )
+    return _seen("qwen2", "intern_vit", key="llm_config" if config.content.get("llm_config") else "text_config")(config)
 
 
 def _gemma3n(config: Config) -> Spec:
@@ -94,7 +88,7 @@ def _gemma3n(config: Config) -> Spec:
 
 def _gemma4(config: Config) -> Spec:
     config.read.add("audio_config")  # the audio encoder of E2B and E4B is not read
-    return _seen("gemma4_text", towers.gemma4, alone=True)(config)
+    return _seen("gemma4_text", "gemma4", alone=True)(config)
 
 
 def _qwen3_omni(config: Config) -> Spec:
@@ -123,30 +117,30 @@ def _qwen3_omni(config: Config) -> Spec:
 
 def _kimi_k25(config: Config) -> Spec:
     tied = config.with_defaults({"tie_word_embeddings": config.flag("tie_word_embeddings", True)})
-    return _seen("deepseek_v3", towers.moonvit, alone=True)(tied)
+    return _seen("deepseek_v3", "moonvit", alone=True)(tied)
 
 
 READERS: Mapping[str, Reader] = {
-    "gemma3": _seen("gemma3_text", towers.gemma3, alone=True),
+    "gemma3": _seen("gemma3_text", "gemma3", alone=True),
     "gemma3n": _gemma3n,
     "gemma4": _gemma4,
-    **dict.fromkeys(("glm46v", "glm4v"), _seen("glm4v_text", towers.glm4v)),
-    "glm4v_moe": _seen("glm4v_moe_text", towers.glm4v),
-    "glm5_next": _seen("glm5_next_text", towers.glm5_next, alone=True),
+    **dict.fromkeys(("glm46v", "glm4v"), _seen("glm4v_text", "glm4v")),
+    "glm4v_moe": _seen("glm4v_moe_text", "glm4v"),
+    "glm5_next": _seen("glm5_next_text", "glm5_next", alone=True),
     "internvl": _internvl,
     "internvl_chat": _internvl,
     "kimi_k25": _kimi_k25,
-    "kimi_k3": _seen("kimi_linear", towers.moonvit_2, alone=True),
-    "llama4": _seen("llama4_text", towers.llama4, tied_by_text=True),
+    "kimi_k3": _seen("kimi_linear", "moonvit_2", alone=True),
+    "llama4": _seen("llama4_text", "llama4", tied_by_text=True),
     "llava": _llava,
-    "minimax_m3_vl": _seen("minimax_m3_vl_text", towers.minimax_m3, alone=True),
-    "mistral3": _seen("mistral", towers.mistral3),
-    "qwen2_5_vl": _seen("qwen2", towers.qwen2_5_vl),
-    "qwen2_vl": _seen("qwen2", towers.qwen2_vl),
-    "qwen3_5": _seen("qwen3_5_text", towers.qwen3_5),
-    "qwen3_5_moe": _seen("qwen3_5_moe_text", towers.qwen3_5),
+    "minimax_m3_vl": _seen("minimax_m3_vl_text", "minimax_m3", alone=True),
+    "mistral3": _seen("mistral", "mistral3"),
+    "qwen2_5_vl": _seen("qwen2", "qwen2_5_vl"),
+    "qwen2_vl": _seen("qwen2", "qwen2_vl"),
+    "qwen3_5": _seen("qwen3_5_text", "qwen3_5"),
+    "qwen3_5_moe": _seen("qwen3_5_moe_text", "qwen3_5"),
     "qwen3_omni_moe": _qwen3_omni,
     "qwen3_omni_moe_thinker": _qwen3_omni,
-    "qwen3_vl": _seen("qwen3", towers.qwen3_vl),
-    "qwen3_vl_moe": _seen("qwen3_moe", towers.qwen3_vl),
+    "qwen3_vl": _seen("qwen3", "qwen3_vl"),
+    "qwen3_vl_moe": _seen("qwen3_moe", "qwen3_vl"),
 }

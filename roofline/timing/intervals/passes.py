@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from roofline.timing.intervals.estimate import Estimate
 from roofline.timing.kernels import Array
 from roofline.timing.launches import Kernel
+
+T = TypeVar("T")
 
 WITHIN_KIND: Mapping[str, tuple[float, float]] = {
     "gemm": (0.35, 0.43),
@@ -48,16 +50,21 @@ class Intervals:
     """The interval of a pass from the errors of its kernels."""
 
     def __init__(self, kernels: Sequence[Kernel], counts: Array) -> None:
-        kinds = {name: row for row, name in enumerate(dict.fromkeys(entry.kind for entry in kernels))}
-        self._counts = np.zeros((len(kinds), len(kernels)))
-        self._counts[[kinds[entry.kind] for entry in kernels], range(len(kernels))] = counts
-        self._squared, others = self._counts**2, inherited(kernels)
+        shapes = [(entry.kind, _identity(entry)) for entry in kernels]
+        self._counts, distinct = _sums(shapes)
+        self._counts *= counts
+        self._kinds, kinds = _sums([kind for kind, _ in distinct])
+        others = inherited(kernels)
         self._shared = np.array([[within_kind(name, others)] for name in kinds])
         self._across = ACROSS_KINDS[others]
 
     def combined(self, errors: Array) -> Array:
-        """The error of a pass at each point, from the errors of single kernels (..., kernels, points)."""
-        together, apart = (self._counts @ errors) ** 2, self._squared @ errors**2
+        """The error of a pass at each point, from the errors of single kernels (..., kernels, points).
+
+        Kernels of one shape, which several kinds of layers have, err alike.
+        """
+        of_shapes = self._counts @ errors
+        together, apart = (self._kinds @ of_shapes) ** 2, self._kinds @ of_shapes**2
         squares = self._shared * together + (1 - self._shared) * apart
         together, apart = np.sqrt(squares).sum(axis=-2) ** 2, squares.sum(axis=-2)
         combined: Array = np.sqrt(self._across * together + (1 - self._across) * apart)
@@ -71,6 +78,21 @@ class Intervals:
         """
         below, above = share * self.combined(errors)
         return with_spread(mid, below, above, spread)
+
+
+def _identity(kernel: Kernel) -> object:
+    """What kernels of one shape and format share; a kernel without a shape shares it with none."""
+    shape = kernel.shape
+    return kernel.parts if shape is None else (shape.op, *sorted(shape.texts.items()), *sorted(shape.sizes.items()))
+
+
+def _sums(names: Sequence[T]) -> tuple[Array, Sequence[T]]:
+    """The matrix that adds up what has the same name, (distinct names, names), and the distinct names."""
+    distinct = list(dict.fromkeys(names))
+    rows = {name: row for row, name in enumerate(distinct)}
+    found = np.zeros((len(distinct), len(names)))
+    found[[rows[name] for name in names], range(len(names))] = 1.0
+    return found, distinct
 
 
 def with_spread(mid: Any, below: Any, above: Any, spread: tuple[float, float]) -> Estimate:

@@ -54,6 +54,9 @@ MXFP4_TRITON, MXFP4_TRITON_RANKS, MXFP4_TRTLLM = ("w4a16_mxfp4_triton", "w4a16_m
 """MXFP4 experts on 16-bit activations beside Marlin's (`w4a16_mxfp4`, on any NVIDIA GPU): in OpenAI's Triton kernels on
 Hopper, which map the experts of ranks in further kernels, and in FlashInfer's TRT-LLM ones on Blackwell with HBM."""
 
+FLASHINFER = "fp8_block_flashinfer"
+"""Block-scaled GEMMs in FlashInfer's TRT-LLM kernels, beside DeepGEMM's (SGLang's --fp8-gemm-backend)."""
+
 _FORMATS: Mapping[str, Numbers] = {
     "fp32": Numbers("fp32", 4),
     "tf32": Numbers("tf32", 4),
@@ -64,7 +67,7 @@ _FORMATS: Mapping[str, Numbers] = {
     "int8": Numbers("int8", 1, quantizes=True),
     "fp8_block": Numbers("fp8", 1 + 4 / 128**2, quantizes=True),
     UNTUNED: Numbers("fp8", 1, quantizes=True),
-    EXPERT_PARALLEL: Numbers("fp8", 1 + 4 / 128**2, quantizes=True),
+    **dict.fromkeys((EXPERT_PARALLEL, FLASHINFER), Numbers("fp8", 1 + 4 / 128**2, quantizes=True)),
     "nvfp4": Numbers("fp4", 0.5 + 1 / 16, quantizes=True),
     MIN_LATENCY: Numbers("fp4", 0.5 + 1 / 16, quantizes=True),
     "mxfp4": Numbers("fp4", 0.5 + 1 / 32, quantizes=True),

@@ -17,7 +17,7 @@ take no longer than streaming the weights; hardware without matrix units multipl
 rows as GEMVs, v rows for each pass over the weights, and more rows in blocks, for which they first pack the weights
 (Goto and van de Geijn, 2008): that reads, writes and reads them again. On accelerators there is one pass. The tile
 model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Stream-K (Osama et al., 2023); constants are
-fitted (`roofline.validate.fit.constants`). A convolution is an implicit GEMM, whose windows of A overlap: the memory
+fitted (`roofline.validate.fit.calibrate`). A convolution is an implicit GEMM, whose windows of A overlap: the memory
 term counts each element of its input once.
 
 A weight-only kernel (`roofline.specs.weight_only`) reads packed weights and converts each tile of them, in c seconds a

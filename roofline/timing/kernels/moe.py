@@ -161,7 +161,8 @@ class Experts(Struct, frozen=True):
     `arriving` tokens are handed to the kernel: all of the batch. `loads` that are `counted` are those of one batch,
     others expected ones, which bound nothing. `elsewhere` are pairs whose expert is on another device and that the
     kernel multiplies all the same, with an expert that it has read anyway: none. `cold` is the fraction of the weights'
-    bytes that come from memory, not from a cache: all. `bare` kernels neither sort nor permute.
+    bytes that come from memory, not from a cache: all. `bare` kernels neither sort nor permute. `slower` kernels take
+    so many times as long as their constants say, which are those of another kernel.
     """
 
     tokens: Array
@@ -182,6 +183,7 @@ class Experts(Struct, frozen=True):
     tp: Array | None = None
     ep: Array | None = None
     among: Array | float = 1.0
+    slower: Array | float = 1.0
 
     @property
     def width(self) -> Array:
@@ -241,6 +243,7 @@ def shape(row: Row) -> Experts:
         tp=tp if "tp" in row else None,
         ep=ep if "ep" in row else None,
         among=column(row, "among", 1.0),
+        slower=column(row, "slower", 1.0),
     )
 
 
@@ -283,7 +286,7 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
         parameters["memory_efficiency"] * bandwidth,
     )
     if one_flag(experts.bare, "bare"):
-        return Terms((launch,), multiplied, memory, parameters["sharpness"])
+        return Terms((launch,), multiplied, memory, parameters["sharpness"], experts.slower)
     share = parameters["whole_batch"]
     moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k * experts.among
     apart, rounded = np.asarray(experts.tiles) == VECTORS, float(experts.form.arithmetic == "int8")
@@ -296,7 +299,7 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
         min(parameters["permute_bandwidth"], bandwidth),
     )
     sorting = Term("sorting", "expert x experts", parameters.get("expert", 0.0) * experts.experts)
-    return Terms((launch, permutation, sorting), multiplied, memory, parameters["sharpness"])
+    return Terms((launch, permutation, sorting), multiplied, memory, parameters["sharpness"], experts.slower)
 
 
 def _on_cpu(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms:

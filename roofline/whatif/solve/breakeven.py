@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.search import last_before_failure
 from roofline.scenario.analysis import analyze
-from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, figures, read_targets, used
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 METRICS = ("ttft", "tpot", "total")
 """Metrics to compare, in seconds: less is better."""
@@ -34,7 +30,8 @@ def break_even(
     """
     if metric not in METRICS:
         raise UnknownNameError("metric of a break-even", metric, METRICS)
-    targets, other = read_targets(one, targets, limits), scenario_of(other, single=True)
+    targets = read_targets(one, targets, limits, finds=["batch"])
+    read_targets(other, None, {}, finds=["batch"])
     if targets.timed:
         raise RooflineError(f"a break-even compares times: it has no target of {targets.timed[0]}")
     if one == other:

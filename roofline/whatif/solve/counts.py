@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -14,13 +14,11 @@ from roofline.core.search import largest_satisfying, last_before_failure, last_b
 from roofline.graph.parallel import Parallelism
 from roofline.graph.ranks import rank_model
 from roofline.scenario.analysis import analyze
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.specs.model import Model
 from roofline.techniques import find_technique
 from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, check_any, read_targets, used
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 def max_batch(scenario: Scenario, targets: Targets | None = None, **limits: Unpack[TargetOptions]) -> Answer:
@@ -28,7 +26,7 @@ def max_batch(scenario: Scenario, targets: Targets | None = None, **limits: Unpa
 
     Throughput grows with the batch: a target of tokens/s must hold at the answer alone.
     """
-    targets, most = read_targets(scenario, targets, limits), scenario.max_batch
+    targets, most = read_targets(scenario, targets, limits, finds=["batch"]), scenario.max_batch
     check_any(targets, "the batch")
     limit = f"max_num_seqs, {most} sequences" if most < MAX_BATCH else ""
     return _largest("max-batch", "sequences", scenario, "batch", targets, most, limit)
@@ -39,7 +37,8 @@ def max_context(scenario: Scenario, targets: Targets | None = None, **limits: Un
 
     A sequence is the cached prefix, the prompt and the generated tokens.
     """
-    targets, longest, model = read_targets(scenario, targets, limits), _longest_prompt(scenario), scenario.model
+    targets = read_targets(scenario, targets, limits, finds=["prompt"])
+    longest, model = _longest_prompt(scenario), scenario.model
     if longest < 1:
         raise RooflineError(
             f"the maximum context of {model.name} leaves no room for a prompt: lower prefix or generate"
@@ -123,7 +122,9 @@ def min_gpus(scenario: Scenario, targets: Targets | None = None, **limits: Unpac
 
     Every smaller degree is simulated.
     """
-    targets = read_targets(scenario, targets, limits)
+    if scenario_of(scenario).counted:
+        raise RooflineError("min-gpus finds the number of devices: name the hardware without its count", options=["hw"])
+    targets = read_targets(scenario, targets, limits, finds=["tp"])
     check_any(targets, "the number of devices")
     answer = partial(Answer, "min-gpus", "devices", scenario=scenario, targets=targets)
     tried: list[Check] = []

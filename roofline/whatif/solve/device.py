@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 import numpy as np
 from msgspec.structs import replace
@@ -28,9 +28,6 @@ from roofline.whatif.solve.targets import (
     used,
 )
 from roofline.whatif.variation import scaled_bandwidth, scaled_capacity, scaled_peaks, with_hardware
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 FACTORS = (1e-6, 1e6)
 """Range of the search, as multiples of the device's own figure."""

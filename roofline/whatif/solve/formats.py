@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
@@ -24,9 +24,6 @@ from roofline.whatif.solve.targets import (
     listed_names,
     read_targets,
 )
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 TRAINED = ("ternary", "binary")
 """Schemes that require training: they are not tried."""

@@ -6,7 +6,7 @@ TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from msgspec import Struct
 
@@ -22,9 +22,6 @@ from roofline.serving.replica import Replica
 from roofline.serving.steady import largest_rate
 from roofline.serving.times import slots_of
 from roofline.whatif.solve.targets import TargetOptions, Targets, read_targets
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 LEAST, BEYOND, CLOSE = 1e-3, 1.01, 1e-4
 """The smallest and the largest rate that are tried, over the largest sustainable one, and how close to it it is found.

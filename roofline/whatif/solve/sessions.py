@@ -6,7 +6,7 @@ The theory of `roofline.serving.sessions` brackets the answer, and simulations o
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,9 +22,6 @@ from roofline.serving.sessions.options import SessionOptions
 from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.serving.sessions.theory import State
 from roofline.serving.sessions.transient import theory_of
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 MAX_SESSIONS, CLOSE, FLAT = 4096, 1.05, 1.1
 """The most sessions that are tried, and the ratio of two numbers between which none is: where throughput no longer

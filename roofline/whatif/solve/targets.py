@@ -17,10 +17,16 @@ from roofline.core.options import Kind, Option, names_in
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.argument import beside, scenario_of
 from roofline.scenario.scenario import Scenario
+from roofline.serving.load import told
+from roofline.serving.options import LOAD_OPTIONS
 from roofline.timing.intervals import READINGS, Reading
 
-TIMES = ("ttft", "tpot", "total")
-"""Targets that are maximum seconds; `tokens_per_second` is a minimum rate."""
+TIMES: Mapping[str, Option] = {
+    "ttft": LOAD_OPTIONS["ttft"],
+    "tpot": LOAD_OPTIONS["tpot"],
+    "total": Option("Maximum E2E latency of the batch, such as 500ms.", Kind.TIME, name="total", bare=600),
+}
+"""Targets that are maximum seconds, as options; `tokens_per_second` is a minimum rate."""
 
 
 class Targets(Struct, frozen=True):
@@ -59,7 +65,10 @@ class Targets(Struct, frozen=True):
 
 
 class TargetOptions(TypedDict, total=False):
-    """The targets of a question by keyword: seconds, or texts such as 30ms; a minimum of tokens/s of all sequences."""
+    """The targets of a question by keyword: seconds, or texts such as 30ms; a minimum of tokens/s of all sequences.
+
+    A number of seconds that may be milliseconds, such as 10 of TPOT, is refused (`Option.bare`).
+    """
 
     ttft: float | str | None
     tpot: float | str | None
@@ -106,18 +115,20 @@ def check_keywords(kind: str, given: Mapping[str, object], options: type, instea
             raise UnknownNameError(kind, name, options.__annotations__)
 
 
-def read_targets(scenario: object, targets: Targets | None, given: TargetOptions) -> Targets:
+def read_targets(scenario: object, targets: Targets | None, given: TargetOptions, finds: Iterable[str] = ()) -> Targets:
     """The targets of a question about a single scenario: of keywords, or of an object in their place.
 
-    Raises RooflineError, also for what is no scenario.
+    Raises RooflineError, also for what is no scenario, and for one with a value of the options that the question
+    `finds`.
     """
-    scenario_of(scenario, single=True)
+    for name in told(scenario_of(scenario, single=True), finds):
+        raise RooflineError(f"{name} is what is asked for: omit it", options=[name])
     check_keywords("target", given, TargetOptions, None if targets is None else "targets")
     if targets is not None:
         found: Targets = object_of(targets, Targets, "targets are a Targets, or keywords such as tpot='30ms'")
         return found
     fits: Any = given.get("fits", True)
-    times = {name: given.get(name) for name in TIMES}
+    times = {name: option.read(given.get(name)) for name, option in TIMES.items()}
     limits: dict[str, Any] = {**times, "tokens_per_second": given.get("tokens_per_s")}
     return Targets(**limits, fits=fits, at=given.get("at", "mid"))
 

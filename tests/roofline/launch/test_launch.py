@@ -13,7 +13,7 @@ from roofline.core.errors import RooflineError
 from roofline.launch import launch, launch_command
 from roofline.scenario.options import OPTIONS
 from roofline.techniques import Scenario
-from tests.cases import sampled
+from tests.cases import BESIDE, sampled
 from tests.cli.test_cli import Run
 
 BASE = Scenario("qwen3-30b-a3b", "h200-sxm", prompt=512, generate=64)
@@ -265,7 +265,7 @@ EXAMPLES = [
 def test_no_option_is_dropped(name: str) -> None:
     """An option changes the files of a launch, or is refused."""
     option = OPTIONS[name]
-    given = {"model": "llama-3.1-8b", "hw": "h100-sxm", **option.beside}
+    given = {"model": "llama-3.1-8b", "hw": "h100-sxm", **BESIDE.get(option.name, {})}
     base = Scenario(**{key: OPTIONS[key].read(text) for key, text in given.items()})
     changed = base.with_(**{option.keyword: option.read(option.example)})
     try:

@@ -21,7 +21,7 @@ from roofline.scenario.speculation import Speculation
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine, resolve_engine
 from roofline.specs.hardware import load_devices
-from roofline.specs.reserve import GIB, SAMPLER_BYTES, captured, parse_reserve, visible_memory
+from roofline.specs.reserve import GIB, NO_RESERVE, SAMPLER_BYTES, captured, parse_reserve, visible_memory
 from roofline.techniques.drafts import prediction_module
 
 VLLM_SYNC, VLLM_V0 = (load_engine(name).memory for name in ("vllm-sync", "vllm-v0"))
@@ -122,7 +122,7 @@ def test_model_without_kv_cache_has_no_capacity() -> None:
         ({"utilization": 1.5}, "expected a number <= 1.0, got '1.5'"),
         ({"block": 0}, "'memory.block': expected a whole number >= 1"),
         ({"tokens": 0}, "'memory.tokens'"),
-        ({"of": "host"}, "'memory.of': must be 'device' or 'free', got 'host'"),
+        ({"of": "host"}, "'memory.of': must be 'device', 'free' or 'start', got 'host'"),
     ],
 )
 def test_invalid_reserve(settings: dict[str, float], message: str) -> None:
@@ -559,3 +559,11 @@ def test_a_fraction_of_a_profile_holds_in_the_place_of_what_a_device_leaves(tmp_
     own = tmp_path / "own.yaml"
     own.write_text("based_on: sglang\nname: own\nmemory: {utilization: 0.5}\n")
     assert memory_reserve(Scenario("llama-3.1-8b", "h100-sxm", engine=str(own))).utilization == 0.5
+
+
+def test_sglang_takes_its_fraction_of_what_is_free_before_the_weights() -> None:
+    reserve = replace(NO_RESERVE, utilization=0.8, context=2e9, group_context=2e9)
+    taken = [float(replace(reserve, of=of).budget(80e9, 0.0, 0.0, 2e9)) for of in ("device", "start")]
+    assert taken == pytest.approx([64e9, 64.4e9])
+    # 4 H100 run it in BF16 with SGLang (sgl-cookbook, Qwen3.5): the anchor of its TTFT
+    assert analyze(Scenario("qwen3.5-122b-a10b", "4xh100-sxm", engine="sglang", prompt=8192, generate=1)).memory.fits

@@ -23,6 +23,7 @@ from roofline.scenario.options import OPTIONS, read_options
 from roofline.whatif.command_line import command_words, option_texts
 from roofline.whatif.schema import scenario_schema
 from roofline.whatif.study import make_study, read_study
+from tests.cases import BESIDE
 from tests.roofline.json_schema import problems
 
 USUAL = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
@@ -50,7 +51,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
     example = OPTIONS[draw(st.sampled_from(sorted(OPTIONS)))]
     names = draw(st.lists(st.sampled_from(sorted(OPTIONS)), max_size=6, unique=True))
     chosen = {name: draw(values(OPTIONS[name])) for name in names}
-    return {**USUAL, **chosen, **read_options({**example.beside, example.name: example.example})}
+    return {**USUAL, **chosen, **read_options({**BESIDE.get(example.name, {}), example.name: example.example})}
 
 
 @pytest.mark.slow

@@ -35,6 +35,18 @@ def test_an_engine_runs_the_faster_of_its_kernels_on_the_named_family_alone(hard
     assert (both.expected.mid < one.expected.mid) == (hardware is B200)
 
 
+def test_an_engines_own_second_kernel_comes_before_anothers() -> None:
+    """TensorRT-LLM's experts of few tokens in NVFP4 on B200 are in its own tables (min_latency), beside vLLM's."""
+    deployment = {"precision": parse_precision("bf16", "nvfp4"), "settings": Settings(parallel=Parallelism(tensor=8))}
+    scenario = Scenario(load_model("deepseek-r1"), B200, batch=4, engine="tensorrt-llm", **deployment)
+    decode = analyze(scenario).decode
+    assert decode is not None
+    kernels = [found for run in decode.passes for found in decode.timed(run).kernels]
+    second = [found.others["moe"] for found in kernels if "moe" in found.others]
+    assert second
+    assert {match.fit.format for match in second} == {"nvfp4_min_latency"}
+
+
 def test_fused_reductions_and_quantization_save_their_launches() -> None:
     """A quantization in a kernel of its own takes 1.6 us (NVIDIA/TensorRT-LLM, pull request 14629)."""
     engine, settings = load_engine("tensorrt-llm"), Settings(parallel=Parallelism(tensor=4))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.bound.roof import place
@@ -33,18 +34,26 @@ def kernels(hardware: str) -> list[Kernel]:
     return launches(placement, IDEAL, load_calibration(device))
 
 
-def only(kernel: Kernel, count: int) -> list[Kernel]:
-    return [kernel] * count
+def of_different_shapes(kernel: Kernel, count: int) -> list[Kernel]:
+    assert kernel.shape is not None
+    shapes = [replace(kernel.shape, texts={**kernel.shape.texts, "row": float(row)}) for row in range(count)]
+    return [replace(kernel, shape=shape) for shape in shapes]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.integers(1, 80))
 def test_shapes_of_one_kind_are_partly_correlated(errors: list[float], layers: int) -> None:
     gemm = next(kernel for kernel in kernels("h100-sxm") if kernel.kind == "gemm")
-    summed = Intervals(only(gemm, len(errors)), np.full(len(errors), float(layers)))
+    summed = Intervals(of_different_shapes(gemm, len(errors)), np.full(len(errors), float(layers)))
     found = summed.combined(np.array(errors)[:, np.newaxis])[0]
     shared, values = WITHIN_KIND["gemm"][0], layers * np.array(errors)
     assert found == pytest.approx(math.sqrt(shared * values.sum() ** 2 + (1 - shared) * (values**2).sum()), abs=1e-12)
     assert math.sqrt((values**2).sum()) - 1e-9 <= found <= values.sum() + 1e-9
+
+
+def test_kernels_of_one_shape_in_two_kinds_of_layers_err_alike() -> None:
+    gemm = next(kernel for kernel in kernels("h100-sxm") if kernel.kind == "gemm")
+    halves, whole = Intervals([gemm, gemm], np.array([20.0, 12.0])), Intervals([gemm], np.array([32.0]))
+    assert halves.combined(np.full((2, 1), 1e-6)) == pytest.approx(whole.combined(np.full((1, 1), 1e-6)))
 
 
 def test_kinds_are_independent_with_own_constants_and_correlated_with_inherited_ones() -> None:

@@ -90,7 +90,7 @@ def test_kernels_that_benchmarks_call_by_name_are_those_of_versions_that_run_the
     assert {"tiles" in found.shape.texts for found in kernels if found.shape} == {format == "bf16_triton"}
 
 
-MARLIN = replace(load_engine("vllm"), expert_kernels={"w4a16_mxfp4": "w4a16_mxfp4"})
+MARLIN = replace(load_engine("vllm"), told={"moe w4a16_mxfp4": "w4a16_mxfp4"})
 
 
 @pytest.mark.parametrize(

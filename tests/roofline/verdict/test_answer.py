@@ -402,3 +402,31 @@ def test_a_user_has_a_context() -> None:
     assert loaded.outcome == answer("llama-3.1-8b", "h100-sxm", prompt=32_000, users=4).outcome
     with pytest.raises(RooflineError, match="context is the prompt"):
         answer("llama-3.1-8b", "h100-sxm", context=32_000, prompt=512, users=4)
+
+
+def test_what_no_engine_starts_names_devices_on_which_one_does() -> None:
+    found = answer("deepseek-v3.2", "16xa100-sxm-80gb")  # llama.cpp has no option for two machines
+    assert found.fits
+    assert found.refused
+    assert found.instead.startswith("on 16 x ")
+    assert not answer("deepseek-v3.2", found.instead.removeprefix("on ")).refused
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "told"),
+    [
+        (("glm-5.3-flash", "8xh200"), {"kv": "fp8"}, "without --kv"),
+        (("deepseek-v4-pro", "8xmi300x"), {}, "with --engine sglang"),
+        (("glm-5.3-flash", "8xh200"), {}, ""),  # which starts as it is
+    ],
+)
+def test_an_answer_says_with_what_a_server_starts_where_its_own_does_not(
+    names: tuple[str, str], options: dict[str, Any], told: str
+) -> None:
+    found = answer(*names, **options)
+    assert found.instead == told
+    assert told in str(found)
+    if told == "without --kv":
+        assert not answer(*names).refused
+    elif told:
+        assert not answer(*names, engine=told.split()[-1]).refused

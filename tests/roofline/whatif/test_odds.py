@@ -86,3 +86,15 @@ def test_a_static_batch_fills_the_stages_of_a_pipeline() -> None:
     assert staged.settings.parallel.micro_batches == 2
     assert staged.with_(micro_batches=1).settings.parallel.micro_batches == 1
     assert staged.with_(engine="llama.cpp").settings.parallel.micro_batches == 1
+
+
+def test_a_step_that_the_host_launches_has_the_interval_of_hosts() -> None:
+    graphs = Scenario("qwen2.5-7b", "a800-sxm-80gb", generate=64)
+    measured = 22.5e-3  # and 13 ms with graphs: vllm-project/vllm-omni, issue 7960
+    eager = analyze(graphs.with_(enforce_eager=True))
+    assert eager.expected.tpot.low < measured < eager.expected.tpot.high
+    large = [analyze(graphs.with_(enforce_eager=value, batch=512, context=4000)) for value in (False, True)]
+    widths = [found.expected.ttft.high / found.expected.ttft.low for found in large]
+    assert widths[1] == pytest.approx(widths[0], rel=0.01)  # where the device takes longer than its launches
+    small = odds(analyze(graphs), eager, "tpot")
+    assert "launches by the host" in small.doubts

@@ -25,7 +25,8 @@ if sys.platform != "linux":
 from roofline.validate.gpu import shapes
 from roofline.validate.gpu.plan import Target, compiled
 from roofline.validate.gpu.pool import Answer, each
-from roofline.validate.gpu.shapes import FULL, Point
+from roofline.validate.gpu.shapes import Point
+from roofline.validate.kernels.work import attention_case, experts_case, gemm_case, rows_case
 
 FRAME = 16
 """Bytes of local memory that are no spill: kernels with a hundred registers to spare have a frame of 8."""
@@ -36,13 +37,15 @@ def everything() -> list[Point]:
     return [*shapes.gemms(), *shapes.attention(), *shapes.layers(), *shapes.quantized()]
 
 
+DECODE = {"kv_dtype": "fp8", "batch": 8, "kv_len": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128}
+
 FEW: list[Point] = [
-    (FULL.gemm("fp8", 16, 4096, 4096), "triton"),
-    (FULL.gemm("bf16", 2047, 4095, 4096), "triton"),
-    (FULL.gemm("int4_wo", 64, 4096, 4096), "triton"),
-    (FULL.attention("attention_decode", 8, 1, 4096, 32, 8, kv_dtype="fp8"), "triton"),
-    (FULL.experts_of(64, 2048, 768, 8, 128), "triton"),
-    (FULL.rows_of("norm", 64, 4096), "triton"),
+    (gemm_case("fp8", 16, 4096, 4096), "triton"),
+    (gemm_case("bf16", 2047, 4095, 4096), "triton"),
+    (gemm_case("int4_wo", 64, 4096, 4096), "triton"),
+    (attention_case("attention_decode", "bf16", **DECODE), "triton"),
+    (experts_case(64, 2048, 768, 8, 128), "triton"),
+    (rows_case("norm", "bf16", 64, 4096), "triton"),
 ]
 """One point of each kernel."""
 

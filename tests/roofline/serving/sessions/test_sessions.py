@@ -295,6 +295,20 @@ def test_a_benchmark_is_runs_of_its_duration() -> None:
     assert ran.prompt.mean() < long.prompt.mean() * 1.2
 
 
+def test_after_a_rehearsal_sessions_are_at_later_turns_with_their_own_outputs() -> None:
+    """It takes turns one after the other; of the run itself no pause and no output is of the rehearsal."""
+    shape = {"turns": parse_lengths(400), "duration": 100.0, "begun": (0.0, 0.0), "warmup": 0}
+    works = [workload(**shape, rehearsal=seconds) for seconds in (None, 10.0)]
+    before, after = (simulate_sessions(deployed(work), None, 10, seed=1) for work in works)
+    assert after.prompt.mean() > 1.5 * before.prompt.mean()
+    assert after.output.mean() == pytest.approx(before.output.mean(), rel=0.1)
+    assert after.gaps.mean() == pytest.approx(before.gaps.mean(), rel=0.1)
+    assert after.duration == pytest.approx(before.duration, rel=0.05)
+    assert after.first.min() > 10
+    with pytest.raises(RooflineError, match="duration"):
+        workload(rehearsal=10.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sessions", [10, 20])
 def test_theory_agrees_with_a_benchmark(sessions: int) -> None:

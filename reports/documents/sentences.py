@@ -1,0 +1,401 @@
+"""The sentences of an answer: to what runs one property each, in the order of its lines; and to what does not fit."""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import IntEnum
+
+from msgspec import Struct
+
+from roofline.advisor.fitting import Fit, in_cpu_memory
+from roofline.advisor.options import TTFT_LIMIT
+from roofline.core.units import count_text, seconds, si
+from roofline.launch.command import needs_of, repository_of
+from roofline.scenario.analysis import longest_context
+from roofline.scenario.cost import billed_pools, price
+from roofline.scenario.memory import hardware_name
+from roofline.scenario.scenario import Scenario
+from roofline.specs.checkpoint import released_scheme
+from roofline.specs.engine import GGUF_ENGINE
+from roofline.specs.precision import PLAIN
+from roofline.specs.servers import SERVERS, server_of
+from roofline.techniques.unsupported import Lack, not_started, unsupported
+from roofline.timing.intervals import Estimate
+from roofline.verdict.limit import Part
+from roofline.verdict.plan import MOST_UTILIZED, UTILIZATION, WEIGHT_OPTIONS
+from roofline.verdict.run import run_command
+from roofline.verdict.verdict import Change, Verdict
+from roofline.whatif.metrics import find_metric
+
+WIDTH = 80
+"""Columns of an answer, at the most."""
+
+RUN = "Run it: "
+"""What the line of the command begins with."""
+
+REMOTE = ("vllm ", "python3 -m sglang")
+"""What commands begin with that run code of a repository where they are told so."""
+
+PLACEHOLDER = "MODEL"
+"""What a command says of a checkpoint whose repository the spec does not name (`roofline.launch.command`)."""
+
+LLAMA_DEFAULTS = {"gpu": "GGUF files", "cpu": "CPUs"}
+LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
+
+
+SHOWN_FITS = 3
+"""Changes that are shown of those that make a model fit."""
+
+
+class Brief(IntEnum):
+    """How short an answer is: all; without what the command or the list of prices say; two lines in one.
+
+    Then without lengths and the share of the limit, without the reasons of the choices, and at last, beside the longest
+    commands, without a change.
+    """
+
+    FULL = 0
+    PLAIN = 1
+    JOINED = 2
+    TERSE = 3
+    LEAST = 4
+    BARE = 5
+
+
+class Sentences(Struct, frozen=True):
+    """The sentences on a verdict, as short as `brief` says; `better`: with the next best change."""
+
+    verdict: Verdict
+    better: bool = True
+    brief: Brief = Brief.FULL
+    width: int = WIDTH
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.verdict.scenario
+
+    @property
+    def lines(self) -> list[str]:
+        """All of them."""
+        limit, cost = [f"Limited by: {self.limit}"], f"Cost: {self.cost}"
+        if self.brief >= Brief.JOINED:
+            cost = f"{limit.pop()}; {'cost: ' * (self.brief < Brief.TERSE)}{self.cost}"
+        choice = [f"Chosen: {self.chosen}", f"Speed: {self.speed}"]
+        run = [] if not_started(self.scenario) else [self.run]  # of what does not start the headline says so
+        return [self.headline, *choice, *limit, *self.change, cost, *run]
+
+    @property
+    def headline(self) -> str:
+        """Whether it runs, or meets the load and the targets.
+
+        Where it is to be brief and too long otherwise, without the formats and the engine that other lines have.
+        """
+        if self.verdict.too_long:
+            return f"No: {self.verdict.too_long}"
+        how = f", {self.verdict.plan.candidate.formats} on {self.scenario.profile.name}"
+        found = self._judged(how, " each" if self.brief == Brief.FULL else "")
+        shorter = self.brief > Brief.FULL and not self.verdict.refused and len(found) > self.width
+        return self._judged("", "") if shorter else found
+
+    def _judged(self, how: str, each: str) -> str:
+        """The headline with the formats and the engine, and the word for a context that each request has."""
+        verdict, scenario, outcome = self.verdict, self.scenario, self.verdict.outcome
+        model, where = model_text(scenario), devices_text(scenario, verdict.devices)
+        queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
+        kept = scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
+        each = queue or (each if verdict.at_once > 1 else "")
+        context = f"{length(verdict.context)} context{each}" if kept else "a state for any context"
+        if missing := not_started(scenario) or (unsupported(scenario) if verdict.refused else ()):
+            what = f" ({model} on {where})" if missing[0].part else ""
+            instead = f"; it runs {verdict.instead}" if verdict.instead else ""
+            unknown = f"{scenario.profile.name} is not known to run {', '.join(map(str, missing))}"
+            return f"No: {unknown}{what}{instead}; the figures are those if it did"
+        if outcome is not None and not outcome.stable:
+            most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
+            return f"No: {model} on {where}{how}, cannot serve {verdict.rate:g} requests/s{most}"
+        if missed := verdict.missed:
+            targets = dict(zip(("ttft", "tpot"), verdict.targets, strict=True))
+            told = " and ".join(
+                f"{name.upper()} {seconds(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
+                for name, value in missed.items()
+            )
+            return f"No: {model} on {where}{how}, misses {told}"
+        if verdict.loaded:
+            rate, users = verdict.rate, verdict.users
+            load = f"{users:,} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
+            waits = outcome is not None and bool(queue) and outcome.ttft.p95.mid > TTFT_LIMIT
+            return f"{'Not at once' if waits else 'Yes'}: {model} serves {load} on {where}{how}, {context}"
+        return f"Yes: {model} runs on {where}{how}, {context}"
+
+    @property
+    def chosen(self) -> str:
+        """The choices, each with its reason in half a sentence, or without where there is no room."""
+        plan, scenario, options = self.verdict.plan, self.scenario, self.verdict.plan.candidate.options
+        formats, engine = plan.candidate.formats, scenario.profile.name
+        if self.brief >= Brief.LEAST:
+            return "; ".join([f"{formats} on {engine}", *self._layout])
+        kv = options.get("kv")
+        if kv and not plan.narrower:
+            parts = [f"{scenario.precision.weights.name} {self._why}, KV {kv} for more users at once"]
+        else:
+            parts = [f"{formats} {self._why}"]
+        first, unknown = plan.tried[0], unsupported(scenario)
+        if plan.elsewhere:
+            missing = unsupported(first.scenario)[:1] if first.memory(1).fits else ()
+            name = first.scenario.profile.name
+            parts.append(_not_known(name, missing) if missing else f"no format fits on {name}")
+        elif unknown and not not_started(scenario) and not self.verdict.refused:
+            parts.append(_not_known(engine, unknown))
+        elif engine == GGUF_ENGINE and "engine" not in scenario.options:
+            own = "Apple silicon" if scenario.hardware.vendor == "Apple" else f"{scenario.hardware.vendor}'s APUs"
+            parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
+        if UTILIZATION in options:
+            parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
+        return "; ".join([*parts, *self._layout])
+
+    @property
+    def _why(self) -> str:
+        """Why the weights are in their format."""
+        plan, scenario, first = self.verdict.plan, self.scenario, self.verdict.plan.tried[0]
+        memory = first.memory(1)
+        if plan.narrower and memory.fits and not plan.elsewhere:
+            slots = self.verdict.slots
+            return f"as {first.formats} has room for {first.room(slots)} of {slots} users at once"
+        if plan.narrower:
+            return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
+        if plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
+            return "as asked"
+        if plan.candidate.released and scenario.library_format is not None:
+            return f"as {scenario.profile.title} stores it by default"
+        stored = scenario.model.quantization
+        same = stored is None or released_scheme(scenario.model, scenario.profile) != PLAIN
+        return "as released" if same else f"converted from {stored}"
+
+    @property
+    def _layout(self) -> list[str]:
+        """How the devices are used, where there are several."""
+        parallel, apart = self.scenario.settings.parallel, self.verdict.apart
+        names = {} if self.scenario.profile.split_layers else LAYOUTS
+        degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not apart}
+        shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+        return list(filter(None, [shown, f"prefill and decode apart, {apart}" if apart else ""]))
+
+    @property
+    def speed(self) -> str:
+        """Tokens/s and TTFT of one user, or of all under load; of an encoder its passes."""
+        scenario, outcome, terse = self.scenario, self.verdict.outcome, self.brief >= Brief.TERSE
+        encodes, prompt, count = scenario.model.task == "encode", int(scenario.prompt), int(scenario.images)
+        images = f" + {count} {scenario.model.encoded}{'s' * (count > 1)}" if count else ""
+        lengths = f"{prompt:,}{images}" + ("" if encodes else f" + {int(scenario.generate):,}")
+        if outcome is not None:
+            first = seconds(outcome.ttft.p95.mid, 2)
+            if not outcome.stable:
+                replicas = math.ceil((self.verdict.rate or 0) / outcome.saturated_at) if outcome.saturated_at else 0
+                enough = f"{replicas} of it sustain the rate" if replicas else "no number of it sustains the rate"
+                return f"queues grow without end ({lengths} tokens); {enough}"
+            if encodes:
+                most = "" if outcome.saturated_at is None else f" of at most {count_text(outcome.saturated_at)}"
+                rate = f"{count_text(outcome.requests_per_second)} sequences/s{most}"
+                return f"{rate}; p95 latency {first} ({prompt} tokens)"
+            user, every = inverse(outcome.tpot.p50), count_text(outcome.output_tokens_per_second)
+            found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 TTFT {first}"
+            return found if terse else f"{found} ({lengths})"
+        expected = self.verdict.alone
+        first = seconds(expected.ttft.mid, 2)
+        if expected.tpot is not None:
+            user = inverse(expected.tpot)
+            found = f"{count_text(user.mid)} tokens/s ({self._between(user)})"
+            return f"{found}; TTFT {first}" if terse else f"{found} for one user; TTFT {first} ({lengths} tokens)"
+        if scenario.model.conditioning is not None or scenario.model.unet is not None:
+            return f"{first} for one denoising step of {prompt} latent positions"
+        largest = self.verdict.largest_rate
+        limit = "" if largest is None else f"; at most {count_text(largest)} sequences/s"
+        return f"{first} a pass of a sequence of {prompt} tokens{limit}"
+
+    def _between(self, rate: Estimate) -> str:
+        """The interval of a rate; where it is to be terse, with two digits."""
+        if self.brief < Brief.TERSE:
+            return f"{count_text(rate.low)} to {count_text(rate.high)}"
+        low, high = (float(f"{bound:.2g}") for bound in (rate.low, rate.high))
+        return f"{low:,g}-{high:,g}"
+
+    @property
+    def limit(self) -> str:
+        """What limits it, with the share of its time."""
+        limit, scenario = self.verdict.limit, self.scenario
+        if self.brief >= Brief.TERSE:
+            return limit.roof
+        if self.brief >= Brief.JOINED:
+            part = limit.part.removeprefix("reading ").removeprefix("and writing ")
+            return f"{limit.roof}, {limit.share:.0%} {part}"
+        if scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1:
+            return f"{limit.roof} (split layers run in turn); {limit.share:.0%} is {limit.part}"
+        phase = "a pass" if self.verdict.analysis.decode is None else "a decode step"
+        phase = "the time" if limit.part is Part.PROMPTS else phase
+        return f"{limit.roof}; {limit.share:.0%} of {phase} is {limit.part}"
+
+    @property
+    def change(self) -> list[str]:
+        """The next best change, where there is one and room for it."""
+        found = self.verdict.better if self.better and self.brief < Brief.BARE else None
+        return [] if found is None else [f"Better: {change_text(self.verdict, found, self.brief)}"]
+
+    @property
+    def cost(self) -> str:
+        """The rent of all devices and the cost of tokens, and their emissions where an intensity is given."""
+        return f"{self._price}{self._carbon}"
+
+    @property
+    def _price(self) -> str:
+        verdict, hardware, devices = self.verdict, self.scenario.hardware, self.verdict.devices
+        outcome, tokens, known, given = (
+            verdict.outcome,
+            verdict.usd_per_million_tokens,
+            hardware.price,
+            self.scenario.price,
+        )
+        if verdict.hourly is None:
+            if known is not None and known.buy is not None:
+                return f"no rent known; to buy, {known.buy * devices:,.0f} USD ({known.date})"
+            if self.brief:
+                return "no price known (--price)"
+            unknown = next((each.name for each in billed_pools(verdict.analysis) if each.price is None), hardware.name)
+            return f"no price known for {unknown}; --price gives one in USD/h"
+        hourly = f"{verdict.hourly:,.4g} USD/h"
+        if not self.brief:
+            dated = "" if given is not None or known is None else f"{known.date}"
+            each = f"{price(hardware, given):g} each" if devices > 1 else ""
+            told = ", ".join(filter(None, (each, dated)))
+            hourly += f" ({told})" if told else ""
+        if verdict.curve is not None and outcome is not None and self.scenario.model.task == "encode":
+            million = verdict.curve.cost(outcome, outcome.requests_per_second)
+            return f"{hourly}; {usd(million or 0.0)} per million sequences"
+        if tokens is None or (outcome is not None and not outcome.stable):
+            return hourly
+        if self.brief >= Brief.JOINED:
+            return f"{hourly}, {usd(tokens)}/M tokens"
+        return f"{hourly}; {usd(tokens)} per million tokens{'' if verdict.loaded else ', one user'}"
+
+    @property
+    def _carbon(self) -> str:
+        """The emissions of a million tokens, where the carbon intensity of their electricity is given."""
+        verdict = self.verdict
+        if self.scenario.carbon is None:
+            return ""
+        if verdict.curve is not None and verdict.outcome is not None:
+            grams = verdict.curve.carbon(verdict.outcome)
+        else:
+            grams = float(find_metric("carbon", "expected").figure(verdict.analysis))
+        return "" if grams is None or math.isnan(grams) else f"; {grams:,.3g} g CO2e per million tokens"
+
+    @property
+    def run(self) -> str:
+        """The command that starts it, or why there is none."""
+        verdict = self.verdict
+        return f"No command: {verdict.refused}" if verdict.refused else f"{RUN}{verdict.command}{self._needed}"
+
+    @property
+    def _needed(self) -> str:
+        """What the command needs as a comment: a checkpoint, a device's plugin, or to run the repository's code."""
+        command, name = self.verdict.command, self.scenario.profile.name
+        if "  # " in command:
+            return ""
+        if f" {PLACEHOLDER} " in f"{command} ":
+            return f"  # {PLACEHOLDER}: a checkpoint in {self.scenario.precision.weights.name}"
+        if name in SERVERS and (plugin := server_of(name).plugin(self.scenario.hardware)):
+            return f"  # with the plugin {plugin}"
+        needs = needs_of(repository_of(self.scenario))
+        runs_code = needs is not None and needs.tokenizer and command.startswith(REMOTE)
+        return "  # add --trust-remote-code: its tokenizer is code" if runs_code else ""
+
+
+def failure(verdict: Verdict, shown: int) -> list[str]:
+    """That nothing fits, what was tried, and as many changes as are shown of those with which it fits."""
+    plan, scenario = verdict.plan, verdict.scenario
+    memory = plan.candidate.memory(1)
+    tried: dict[str, dict[str, None]] = {}
+    for each in plan.tried:
+        tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
+    told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
+    lines = [
+        f"No: {model_text(scenario)} does not fit on {devices_text(verdict.scenario)}",
+        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)} a device",
+    ]
+    fits = plan.fits_with[:SHOWN_FITS]
+    if not fits:
+        return [*lines, "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"]
+    owned = (fit for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
+    started = next(owned, fits[0])  # on what there is, though more devices are faster
+    others = [fit for fit in fits if fit is not started][: shown - 1]
+    kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
+    lines += ["It fits, the fastest first, with"]
+    lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
+    return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
+
+
+def change_text(verdict: Verdict, change: Change, brief: Brief = Brief.FULL) -> str:
+    """A change, what is gained, and what is given up."""
+    shorter = verdict.late or verdict.rate is not None
+    gained = f"{change.gain:.2g} times {'faster' if brief or shorter else 'the tokens/s'}"
+    found = gained if verdict.met else "meets the target" if change.meets else f"{gained}, still too slow"
+    return f"{change.option}, {found}; {change.gives_up}"
+
+
+def _not_known(engine: str, missing: tuple[Lack, ...]) -> str:
+    """That an engine is not known to run parts, with the hardware where no part names it."""
+    here = "" if missing[-1].device else " here"
+    return f"{engine} is not known to run {' and '.join(map(str, missing))}{here}"
+
+
+def inverse(time: Estimate) -> Estimate:
+    """The rate of a time."""
+    return Estimate(1 / time.high, 1 / time.mid, 1 / time.low)
+
+
+def model_text(scenario: Scenario) -> str:
+    """The model's name, or that of its own repository where the spec describes several models."""
+    name, repository = scenario.model.name, repository_of(scenario).rpartition("/")[2].lower()
+    return name if re.search(rf"{re.escape(name)}(?![\d.])", repository or name) else repository
+
+
+def devices_text(scenario: Scenario, count: int = 0) -> str:
+    """The devices, such as 2 x rtx-4090, or a count of them."""
+    count = count or scenario.settings.parallel.devices
+    if scenario.settings.mixed:
+        return hardware_name(scenario, " + ")
+    return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
+
+
+def fit_text(asked: Scenario, fit: Fit) -> str:
+    """A change that makes a model fit, in words."""
+    found, options = fit.scenario, fit.options
+    parts, beside = [], size(in_cpu_memory(found))
+    if found.settings.parallel.devices != asked.settings.parallel.devices:
+        parts.append(devices_text(found))
+    parts.append(f"{found.precision.weights.name} on {found.profile.name}")
+    if "kv" in options:
+        parts.append(f"KV {options['kv']}")
+    if "n_gpu_layers" in options:
+        parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
+    if "with" in options and (host := found.settings.host) is not None:
+        parts.append(f"experts, {host.memory:.0%} of the weights ({beside}), in CPU memory")
+    if "offload" in options:
+        parts.append(f"{found.settings.offload.weights:.0%} of the weights ({beside}) in CPU memory")
+    parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]
+    return ", ".join(parts)
+
+
+def length(tokens: int) -> str:
+    """Tokens in thousands, rounded down."""
+    return f"{tokens // 1000}k" if tokens >= 10_000 else f"{tokens:,}"
+
+
+def size(count: float) -> str:
+    """Bytes with two digits."""
+    return si(count, "B", 2 if count < 1e11 else 3)
+
+
+def usd(amount: float) -> str:
+    """An amount with three digits, or all before its decimal point."""
+    return f"{amount:,.0f} USD" if amount >= 1000 else f"{amount:.3g} USD"
