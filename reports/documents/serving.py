@@ -128,10 +128,12 @@ def _scenario_notes(curve: Curve) -> Iterator[str]:
 
 
 def _slot_notes(curve: Curve) -> Iterator[str]:
-    """What lets no more requests run at once, where as many run: states that have room, or drafts."""
+    """What lets no more requests run at once, where more are there: states that have room, or drafts."""
     replica, scenario = curve.replica, curve.scenario
     engine, most = scenario.profile.name, replica.sequences
-    if not any(found.running > FULL * most for found in curve.outcomes):
+    closed = curve.load.arrivals == Arrivals.CLOSED
+    taken = curve.values if closed else [found.running / FULL for found in curve.outcomes]
+    if max(taken) <= most * replica.copies:
         return
     if replica.capacity is not None and replica.scheduler.sequences == replica.capacity.running:
         yield f"{engine} has room for the states of {most} requests at once"

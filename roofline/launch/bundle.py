@@ -19,7 +19,7 @@ from roofline.graph.blocks import EXPERTS
 from roofline.launch import manifests
 from roofline.launch.benchmark import RESULT, benchmark_command
 from roofline.launch.command import CONFIG_FILE
-from roofline.launch.forecast import Bench, Forecast, forecast, forecast_lines, forecast_of
+from roofline.launch.forecast import Bench, Forecast, forecast, forecast_lines, forecast_of, with_slots
 from roofline.launch.manifests import Place
 from roofline.launch.plan import Listen, Plan, plan_of
 from roofline.launch.settings import machines_of
@@ -168,6 +168,7 @@ def launch(
     apart = curve.tandem is not None
     one, copies = (found, 1) if apart else servers_of(found)
     slots = -(-(bench.concurrency or 1) // copies)
+    one = one if bench.concurrency is None else with_slots(one, slots)
     plan = plan_of(one, server, slots, _longest(found), bool(bench.hits), trust_remote_code)
     if tiers and apart:
         raise RooflineError("pools hand over the KV cache by a connector of their own: omit tiers", options=["tiers"])

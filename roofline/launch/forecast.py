@@ -111,12 +111,17 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve, Outco
 
 
 def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
-    """A scenario whose engine takes one request at a time unless its command says more (Ollama), told a concurrency."""
-    name = scenario.profile.name
-    if concurrency is None or scenario.settings.sequences is not None or name not in SERVERS:
+    """A scenario whose engine takes few requests at a time unless its command says more, told a concurrency.
+
+    Ollama takes one, SGLang fewer with drafts.
+    """
+    name, settings, policy = scenario.profile.name, scenario.settings, scenario.profile.scheduler
+    if concurrency is None or settings.sequences is not None or name not in SERVERS:
         return scenario
-    limited = server_of(name).allots and scenario.profile.scheduler.sequences
-    return scenario.with_(max_num_seqs=concurrency) if limited else scenario
+    if settings.speculation is not None and policy.drafted:
+        each = -(-concurrency // settings.parallel.data)
+        return scenario.with_(max_num_seqs=each) if each > policy.sequences else scenario
+    return scenario.with_(max_num_seqs=concurrency) if server_of(name).allots and policy.sequences else scenario
 
 
 def forecast_of(curve: Curve, steady: Outcome, bench: Bench, engine: str, scheme: str | None) -> Forecast:

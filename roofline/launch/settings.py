@@ -238,7 +238,10 @@ def _counts(scenario: Scenario, server: Server, slots: int, context: int, limite
         yield Wanted("max_model_len", context, pinned=not (limited or allots))
     told = settings.sequences is not None or allots
     if told or reserve.sequences:
-        yield Wanted("max_num_seqs", slots if allots else settings.sequences or reserve.sequences, pinned=not told)
+        together = "max_num_seqs" in server.totals and settings.parallel.expert > 1
+        ranks = settings.parallel.data if together else 1
+        most = slots if allots else (settings.sequences or reserve.sequences) * ranks
+        yield Wanted("max_num_seqs", most, pinned=not told)
     tokens, told = scenario.settings.pass_tokens, scenario.settings.pass_tokens is not None
     if told or (reserve.tokens and not allots):
         least = context if scenario.model.task == "encode" else 0  # which takes its prompts whole

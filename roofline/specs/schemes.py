@@ -257,6 +257,7 @@ def find_weight_scheme(name: str) -> WeightScheme:
     if key in UNQUANTIZED_FORMATS:
         return WeightScheme(key, FORMATS[key], unquantized=frozenset())
     try:
-        return WeightScheme(key, find_format(name))
+        ends = {"embedding", "lm_head"} if key.startswith("affine") else set()  # mlx.nn.quantize takes embeddings, too
+        return WeightScheme(key, find_format(name), unquantized=UNQUANTIZED - ends)
     except UnknownNameError:
         raise UnknownNameError("weight format", name, {*FORMATS, *WEIGHT_SCHEMES}) from None

@@ -51,7 +51,8 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     the schemes of checkpoints that it reads, and `drafts` the settings of each technique that drafts. `vendors` are
     those of its devices, () for any; `program` is the command's path in a container where that does not search for it.
     An engine that `allots` has the KV cache of all slots from its start. `file` is what a GGUF file has to be.
-    `plugins` are the packages by family of devices without which the engine does not run on them.
+    `plugins` are the packages by family of devices without which the engine does not run on them. Settings in `totals`
+    are those of all data-parallel ranks of attention together.
     """
 
     title: str
@@ -71,6 +72,7 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     allots: bool = False
     file: str = ""
     plugins: Mapping[str, str] = {}
+    totals: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> Mapping[str, tuple[Row, ...]]:

@@ -436,3 +436,13 @@ def test_ranks_that_share_experts_share_a_tier(engine: str, tiers: str, option: 
 def test_tiers_that_a_server_is_not_told_are_refused(options: dict[str, object], tiers: str, message: str) -> None:
     with pytest.raises(RooflineError, match=message):
         launch(Scenario("llama-3.1-8b", "h100-sxm", **options), concurrency=4, tiers=tiers)  # type: ignore[arg-type]
+
+
+def test_sglang_is_told_the_requests_of_all_ranks_and_those_that_run_with_drafts() -> None:
+    """It divides them by the ranks of attention, and runs 48 with drafts unless it is told more."""
+    options = {"tp": 1, "dp": 8, "ep": 8, "engine": "sglang"}
+    told = launch(Scenario("deepseek-v3", "h200-sxm", max_num_seqs=64, **options)).command
+    assert "--max-running-requests 512" in told
+    drafting = Scenario("llama-3.1-8b", "h100-sxm", engine="sglang", techniques="eagle-3")
+    assert "--max-running-requests" not in launch(drafting, concurrency=32).command
+    assert "--max-running-requests 128" in launch(drafting, concurrency=128).command

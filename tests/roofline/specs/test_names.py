@@ -430,3 +430,11 @@ def test_mlx_runs_its_own_formats_on_apple_silicon() -> None:
 def test_a_model_that_no_spec_expresses_is_not_answered_with_another(name: str) -> None:
     with pytest.raises(UnsupportedError):
         load_model(name)
+
+
+def test_repositories_for_mlx_quantize_embeddings_and_the_head_too() -> None:
+    """8,307,783,680 bytes in the index of Qwen3-14B-MLX-4bit."""
+    model, device = "mlx-community/Qwen3-14B-4bit", "m4-max"
+    assert analyze(Scenario(model, device)).memory.weights == pytest.approx(8_307_783_680, rel=1e-3)
+    converted = analyze(Scenario("qwen3-14b", device, quant="affine4_g64")).memory.weights
+    assert converted == pytest.approx(8_307_783_680, rel=1e-3)
