@@ -19,7 +19,6 @@ from heapq import heappop, heappush
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roofline.serving.load import Requests
 from roofline.serving.sequence import Piece, Sequence
@@ -31,9 +30,6 @@ from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
 from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
 from roofline.serving.sessions.store import PER_REQUEST
 from roofline.serving.simulation import Simulation
-
-Array = NDArray[np.float64]
-
 
 HOST = "dram"
 """The tier that a stalled engine writes to; others are written from there."""
