@@ -97,10 +97,8 @@ class SessionRun(Simulation):
     @property
     def written(self) -> list[float]:
         """Bytes written to each tier."""
-        each = [0.0, *map(self.store.stored, self.store.tiers)]
-        return [
-            sum(cache.written[tier] for cache in self.caches) * self.block * bytes_ for tier, bytes_ in enumerate(each)
-        ]
+        each = np.array([0.0, *map(self.store.stored, self.store.tiers)]) * self.block
+        return [float(size) for size in np.sum([cache.written for cache in self.caches], axis=0) * each]
 
     def event(self) -> None:
         """What is due, then a step, a run of decode steps, or the time until something is."""
