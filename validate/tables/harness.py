@@ -40,21 +40,17 @@ RESERVED = 0.82
 """Fraction of a device's memory for SGLang's weights and KV cache (mem-fraction-static in InferenceX's scripts: 0.82 of
 DeepSeek in FP8, 0.8 to 0.85 of others)."""
 
-AGENTS_RESERVED: Mapping[tuple[str, str, bool], tuple[float, float]] = MappingProxyType(
+AGENTS_RESERVED: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] = MappingProxyType(
     {
-        ("deepseek", "b200", False): (0.9, 0.1),
-        ("deepseek", "b200", True): (0.9, 0.02),
-        ("deepseek", "b300", False): (0.88, 0.1),
-        ("deepseek", "b300", True): (0.93, 0.075),
-        ("glm", "b200", False): (0.83, 1.0),
-        ("glm", "b200", True): (0.83, 1.0),
-        ("glm", "b300", False): (0.85, 1.0),
-        ("glm", "b300", True): (0.85, 1.0),
+        "deepseek b200": ((0.9, 0.1), (0.9, 0.02)),
+        "deepseek b300": ((0.88, 0.1), (0.93, 0.075)),
+        "glm b200": ((0.83, 1.0), (0.83, 1.0)),
+        "glm b300": ((0.85, 1.0), (0.85, 1.0)),
     }
 )
-"""The same in AgentX's scripts by family, device, and whether attention is on data-parallel ranks, and the tokens of
-windows over those of other layers (benchmarks/single_node/agentic, dsv4_fp4_*_sglang_mtp.sh, glm5.2_fp4_*_sglang*.sh:
-mem-fraction-static, swa-full-tokens-ratio)."""
+"""The same in AgentX's scripts by family and device, with the tokens of windows over those of other layers, and both
+with attention on data-parallel ranks (mem-fraction-static and swa-full-tokens-ratio in benchmarks/single_node/agentic,
+dsv4_fp4_*_sglang_mtp.sh and glm5.2_fp4_*_sglang*.sh)."""
 
 
 class Policy(Struct, frozen=True):
@@ -137,11 +133,10 @@ def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load | None, versi
 def agents_profile_of(scenario: Scenario, version: str) -> Engine:
     """The engine's profile, with the memory and the policy that AgentX's scripts set."""
     engine, names = scenario.profile, (scenario.model.name, scenario.hardware.name)
-    family, device = (name.split("-")[0] for name in names)
-    reserved = AGENTS_RESERVED.get((family, device, scenario.settings.parallel.data > 1))
-    if engine.name == "sglang" and reserved is not None:
-        share, windows = reserved
-        engine = replace(engine, memory=replace(engine.memory, utilization=share, window_shares=(("", windows),)))
+    stated = AGENTS_RESERVED.get(" ".join(name.split("-")[0] for name in names))
+    if engine.name == "sglang" and stated is not None:
+        part, share = stated[scenario.settings.parallel.data > 1]
+        engine = replace(engine, memory=replace(engine.memory, utilization=part, window_shares=(("", share),)))
     return replace(engine, scheduler=scheduler_of(engine.scheduler, scenario, None, version))
 
 

@@ -123,9 +123,8 @@ class Draw:
         work, random = self.workload, np.random.default_rng([self.seed, self.count])
         assert work.branch_turns is not None
         assert work.branch_first is not None
-        number, first = (
-            int(_whole(each.inverse(random.random(1)))[0]) for each in (work.branch_turns, work.branch_first)
-        )
+        lengths = (work.branch_turns, work.branch_first)
+        number, first = (int(_whole(each.inverse(random.random(1)))[0]) for each in lengths)
         found = self._session(number, random, first, context)
         found.group, found.child, found.reusable, found.replayed = parent.group, True, context, parent.replayed
         self._replay(found, 0)
@@ -135,7 +134,7 @@ class Draw:
         work, self.count = self.workload, self.count + 1
         shares = [self._quantiles(column, number, random) for column in range(3)]
         new, output = (
-            _whole(each.inverse(share)) for each, share in zip((work.new, work.output), shares[:2], strict=True)
+            _whole(each.inverse(share)) for each, share in zip((work.new, work.output), shares, strict=False)
         )
         gap = work.gap.quantiles(shares[2])
         branch, aside = (random.random(number) < share for share in (work.branches, work.asides))

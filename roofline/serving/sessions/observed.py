@@ -93,8 +93,8 @@ def observed(parts: Rows[Watched]) -> Ran:
     prefilling = sum(run.prefill_time for run in runs) / duration
     moved = (tuple(each.tolist()) for each in (used, read / duration, written / duration))
     hits = np.array([row for run in runs for row in run.found], float)
-    each = tuple(_hit(part.runs) for part in parts)
-    return Ran._make((*columns, hits, duration, *means, prefilling, int(preempted), *moved, each))
+    counts = (prefilling, int(preempted), *moved, tuple(_hit(part.runs) for part in parts))
+    return Ran._make((*columns, hits, duration, *means, *counts))
 
 
 def _hit(runs: Rows[SessionRun]) -> float:

@@ -55,7 +55,7 @@ class Turns(NamedTuple):
 
 def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
     """So many turns of sessions of a workload, at random."""
-    draw, rows, number = _draw(work, seed), list[tuple[float, ...]](), 0
+    draw, rows, number = Draw(work, seed, TURNS // 4), list[tuple[float, ...]](), 0
     while len(rows) < TURNS or number < SESSIONS:
         number += 1
         waiting = [(0, _session(draw, number, None))]
@@ -71,7 +71,7 @@ def places_of(work: Workload, seed: int, length: float) -> Turns:
 
     The first places are those of traces that are known, all others follow.
     """
-    draw, rows, number = _draw(work, seed), list[tuple[float, ...]](), 0
+    draw, rows, number = Draw(work, seed, TURNS // 4), list[tuple[float, ...]](), 0
     for lane in range(work.traces + SESSIONS):
         waiting, place, part, begun = list[tuple[int, Session]](), -work.warmup, work.begun, False
         while place < length:
@@ -84,10 +84,6 @@ def places_of(work: Workload, seed: int, length: float) -> Turns:
             rows += _rows(session, work, draw, waiting, at, lane=lane)
     turns = Turns(*np.array(rows, float).T)
     return turns.some(turns.place >= 0, len(rows))
-
-
-def _draw(work: Workload, seed: int) -> Draw:
-    return Draw(work, seed, TURNS // 4)
 
 
 def _session(draw: Draw, number: int, part: tuple[float, float] | None, lane: int | None = None) -> Session:
@@ -124,11 +120,8 @@ def _rows(
         gap = after + beside if known and not ends and not turn.aside else math.inf
         shared = 0 if turn.aside else work.shared
         tokens = turn.prompt, turn.reusable - shared, shared, turn.output, left
-        marked = (
-            turn.reusable
-            if turn.aside
-            else max((each for each in marks if each <= turn.reusable), default=turn.reusable)
-        )
+        earlier = [] if turn.aside else [each for each in marks if each <= turn.reusable]
+        marked = max(earlier, default=turn.reusable)
         found.append((*tokens, idle, gap, pause, not session.child, max(marked - shared, 0), at, lane))
         if not turn.aside:
             marks = [*marks[-MARKS:], turn.prompt + (turn.output if work.kept else 0)] if known else []

@@ -19,7 +19,6 @@ from heapq import heappop, heappush
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roofline.serving.load import Requests
 from roofline.serving.sequence import Piece, Sequence
@@ -30,9 +29,6 @@ from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
 from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
 from roofline.serving.simulation import Simulation
-
-Array = NDArray[np.float64]
-
 
 HOST = "dram"
 """The tier that a stalled engine writes to; others are written from there."""
@@ -100,10 +96,8 @@ class SessionRun(Simulation):
     @property
     def written(self) -> list[float]:
         """Bytes written to each tier."""
-        each = [0.0, *map(self.store.stored, self.store.tiers)]
-        return [
-            sum(cache.written[tier] for cache in self.caches) * self.block * bytes_ for tier, bytes_ in enumerate(each)
-        ]
+        each = np.array([0.0, *map(self.store.stored, self.store.tiers)]) * self.block
+        return [float(size) for size in np.sum([cache.written for cache in self.caches], axis=0) * each]
 
     def event(self) -> None:
         """What is due, then a step, a run of decode steps, or the time until something is."""
