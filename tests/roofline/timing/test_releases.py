@@ -7,8 +7,9 @@ import math
 import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.graph.parallel import Parallelism
 from roofline.specs.engine import load_engine
-from roofline.timing.intervals.releases import support, young_error
+from roofline.timing.intervals.releases import support, unsure, young_error
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,15 @@ def test_a_first_release_may_take_several_times_as_long() -> None:
     assert old.low == pytest.approx(late.low, rel=0.02)
     assert old.mid < 1 / 90 < old.high
     assert late.high < old.high
+
+
+def test_an_engine_is_less_sure_on_devices_of_a_vendor_where_no_step_of_it_was_measured() -> None:
+    """gpt-oss-120b on an MI300X with vLLM took 1.6 times as long as the kernels that were known said (InferenceX)."""
+    model, alone = load_model("llama-3.1-8b"), Parallelism()
+    errors = {
+        (engine, device): unsure(load_engine(engine), model, load_hardware(device), alone)
+        for engine in ("vllm", "sglang")
+        for device in ("mi300x", "h100-sxm")
+    }
+    assert errors.pop(("vllm", "mi300x")) == pytest.approx((math.log(1 / 0.88), math.log(1.4)))
+    assert set(errors.values()) == {(0.0, 0.0)}
