@@ -110,7 +110,7 @@ def young_error(engine: Engine, model: Model, hardware: Hardware | None = None) 
 
 
 def unsure(engine: Engine, model: Model, hardware: Hardware, parallel: Parallelism) -> Errors:
-    """The errors of a pass that no kernel has: of a young support, of several nodes, of devices without measured steps."""
+    """The errors of a pass that no kernel has: of a young support, of several nodes, of unmeasured devices."""
     below, above = network_errors(parallel, hardware)
     above = math.hypot(above, young_error(engine, model, hardware))
     if hardware.vendor not in _releases().unmeasured.get(engine.name, ()):
