@@ -140,8 +140,11 @@ def choose(
     limits = (given[0] or default[0], given[1] or default[1])
     if price is not None and goal is not Objective.COST:
         raise RooflineError(f"an API has costs and no {goal}: omit the objective", options=["objective"])
+    alternatives = _alternatives(what, scenario, names, load, limits, options)
+    if any(each.drafts for each in alternatives):
+        load = load.apart
     search = Search(load, goal, limits, hours)
-    search.add(_alternatives(what, scenario, names, load, limits, options), progress)
+    search.add(alternatives, progress)
     rows = search.ranked()
     judged, even = search.odds(rows), None
     if price is not None:
