@@ -80,7 +80,7 @@ def test_commands_reproduce_the_goodput(run) -> None:
     status, out, err = run("advise", "llama-3.1-8b", "--hw", "h100-sxm", *asked, "--tp", 2, "--format", "json")
     assert (status, err) == (0, "")
     document = json.loads(out)
-    assert document["load"] == {"concurrency": 16, "requests_per_s": None, "prefix_hits": 0.25}
+    assert document["load"] == {"concurrency": 16, "requests_per_s": None, "prefix_hits": 0.25, "varied": True}
     for entry in (document, document["recommendations"][0], document["plan"]["steps"][-1]):
         status, out, _ = run(*shlex.split(entry["command"])[1:], "--format", "json")
         assert status == 0
