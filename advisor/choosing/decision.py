@@ -140,18 +140,15 @@ def choose(
     limits = (given[0] or default[0], given[1] or default[1])
     if price is not None and goal is not Objective.COST:
         raise RooflineError(f"an API has costs and no {goal}: omit the objective", options=["objective"])
-    alternatives = _alternatives(what, scenario, names, load, limits, options)
-    if any(each.drafts for each in alternatives):
-        load = load.apart
     search = Search(load, goal, limits, hours)
-    search.add(alternatives, progress)
+    search.add(_alternatives(what, scenario, names, load, limits, options), progress)
     rows = search.ranked()
     judged, even = search.odds(rows), None
     if price is not None:
         judged, even = search.against(rows[0], price)
         rows = sorted((*rows, *search.bought), key=lambda row: row.rank)
     flips = search.flips(rows) if len(rows) > 1 and rows[1].fits else []
-    return Decision(what, scenario, load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
+    return Decision(what, scenario, search.load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
 
 
 def _usual(what: Decided, load: Load) -> Objective:
