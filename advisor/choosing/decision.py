@@ -148,7 +148,7 @@ def choose(
         judged, even = search.against(rows[0], price)
         rows = sorted((*rows, *search.bought), key=lambda row: row.rank)
     flips = search.flips(rows) if len(rows) > 1 and rows[1].fits else []
-    return Decision(what, scenario, load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
+    return Decision(what, scenario, search.load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
 
 
 def _usual(what: Decided, load: Load) -> Objective:

@@ -48,6 +48,7 @@ def decision_document(found: Decision) -> dict[str, Any]:
         "prompt": load.prompts.written,
         "generate": load.outputs.written,
         "prefix_hits": load.hits,
+        "varied": load.outputs != scenario.lengths[1],
         "objective": str(found.objective),
         "limits": {**_limits(found), "quantile": "p95"},
         "hours_per_month": found.hours,
@@ -239,6 +240,8 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{', '.join(labels)}: no acceptance of {document['model']} is published; as {where}"
     if any("!" in cell for row in rows for cell in _cells(row)):
         yield "!: its p95 is over the limit"
+    if document["varied"]:
+        yield "outputs vary by up to a ninth: of equal ones requests stay in step without drafts, and not with them"
     if any("load" in row["misses"] for row in rows):
         yield "<: does not sustain the load; the largest rate that it sustains"
     for price in document["prices"]:

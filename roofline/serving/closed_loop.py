@@ -87,6 +87,8 @@ def orbit_of(replica: Replica, load: Load, slots: float, users: int) -> Orbit:
         marks.append(_round(loop, users))
     repeated = len(loop.begun) < most
     first = len(marks) - 2 if repeated else next(at for at, mark in enumerate(marks) if mark.begun >= most - count)
+    if first == len(marks) - 1:  # as many begin in the first round as in all others
+        marks.append(_round(loop, users))
     one, other = marks[first], marks[-1]
     # Without those in progress at the beginning.
     arrival, began, last, output = np.array([each for each in loop.done[one.done :] if each[1] > each[0]], float).T

@@ -52,6 +52,12 @@ LENGTHS = ("prompt", "generate", "prefix")
 STARTUP = 120.0
 """Seconds until an instance serves in the place of a lost one, by default."""
 
+SCATTER = 1 / 9
+"""The most that outputs are off a length written as a number, over it, where they vary as those of benchmarks do.
+
+InferenceX draws lengths from 0.8 to 1 of the longest, evenly (SemiAnalysisAI/InferenceX, --random-range-ratio 0.8).
+"""
+
 ONE = parse_lengths(1, "generate")
 """The output of a request to a model that only encodes."""
 
@@ -215,6 +221,19 @@ class Load(Struct, frozen=True, metaclass=_ByName):
         whole = float(prefix + scenario.prompt)
         hits = prefix / (whole + beside)
         return replace(self, prompt=whole, generate=generate, hits=hits, beside=beside)
+
+    @property
+    def apart(self) -> Load:
+        """The load with outputs that vary, where a closed loop's have one length: what deployments are compared under.
+
+        Requests in flight that have one length end together, and so their prompts are computed together. Drafts, which
+        are accepted by chance, part them, as do the outputs of real requests: with equal ones a comparison is of how
+        long each deployment keeps a lockstep that clients do not have.
+        """
+        low, high = (round(side * self.outputs.mean) for side in (1 - SCATTER, 1 + SCATTER))
+        if (self.concurrency or 1) == 1 or self.outputs.varies or low == high:
+            return self
+        return replace(self, generate=f"uniform:{low}:{high}")
 
     @property
     def arrivals(self) -> Arrivals:

@@ -123,6 +123,30 @@ def test_a_flip_is_the_load_from_which_another_is_first() -> None:
         assert there.best.label != found.best.label
 
 
+RANKS: dict[str, Any] = {"engine": "sglang", "dp": 16, "ep": 16, "sequences": 512}
+
+
+@pytest.mark.slow
+def test_drafts_are_compared_with_none_as_where_lengths_vary() -> None:
+    """Ranks that compute their prompts together wait least for each other: of equal outputs, and without drafts."""
+    gains = []
+    for outputs in (1000, "uniform:800:1200"):
+        found = choose("speculation", "deepseek-r1", "h20-141gb", 512, prompt=2000, generate=outputs, **RANKS)
+        tokens = {row.label: row.outcome.output_per_device for row in found.rows if row.outcome is not None}
+        gains.append([tokens[f"multi-token-prediction:length={drafts}"] / tokens["none"] for drafts in (1, 2, 3)])
+    assert gains[0] == pytest.approx(gains[1], rel=0.05)
+
+
+def test_what_is_compared_is_what_the_commands_serve() -> None:
+    found = choose("speculation", "llama-3.1-8b", "h100-sxm", 16, prompt=200, generate=100)
+    assert found.load.outputs.mean == 100
+    assert found.best.outcome is not None
+    assert found.best.alternative.scenario is not None
+    deployed = found.best.alternative.scenario.with_(generate=found.load.outputs.written)
+    (outcome,) = serve(deployed, concurrency=16).outcomes
+    assert outcome.output_per_device == pytest.approx(found.best.outcome.output_per_device)
+
+
 def test_a_flip_among_equals_is_not_told() -> None:
     """Two ranks of a pipeline and two of tensors stay too close to call for more users: which leads says nothing."""
     found = choose("layout", "llama-3.1-8b", "2xh100-sxm", 100)

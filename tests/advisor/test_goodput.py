@@ -10,7 +10,7 @@ from roofline.advisor import Goal, Limits, Objective, advise
 from roofline.advisor.search.goal import Demand
 from roofline.advisor.search.trials import Trials
 from roofline.scenario.scenario import Scenario
-from roofline.serving import Load, serve
+from roofline.serving import serve
 from roofline.whatif.solve import Targets, max_rate
 
 REQUEST = Scenario(load_model("llama-3.1-8b"), load_hardware("l40s"), prompt=1000, generate=200)
@@ -23,7 +23,7 @@ def goal(concurrency: int | None = None, rate: float | None = None, **limits: fl
 def test_users_in_flight_get_the_throughput_and_the_latencies_of_serve() -> None:
     request = REQUEST.with_(tp=2)
     base = Trials(request, goal(24, ttft=2, tpot=0.05)).base
-    (outcome,) = serve(request, Load(1000, 200, concurrency=24)).outcomes
+    (outcome,) = serve(request.with_(generate="uniform:178:222"), concurrency=24).outcomes
     assert base.value == pytest.approx(outcome.requests_per_second / 2)
     assert base.used["ttft"] == pytest.approx(outcome.ttft.p95.mid / 2)
     assert base.used["tpot"] == pytest.approx(outcome.tpot.p95.mid / 0.05)
@@ -39,6 +39,17 @@ def test_without_users_it_is_the_largest_rate_within_the_limits() -> None:
     never = Trials(REQUEST, goal(tpot=0.001)).base
     assert never.missed == ("tpot",)
     assert never.value > base.value  # the largest sustainable rate, whatever its latencies
+
+
+def test_a_change_to_drafts_is_judged_as_where_lengths_vary() -> None:
+    """Equal outputs keep requests of a data-parallel deployment in step, which drafts end."""
+    plain = Scenario(
+        "deepseek-v3", "h20-141gb", engine="sglang", dp=16, ep=16, sequences=512, prompt=2000, generate=1000
+    )
+    both = (plain, plain.with_(**{"with": "multi-token-prediction:length=1"}))
+    one, other = (Trials(each, goal(512)).base.value for each in both)
+    first, second = (serve(each.with_(generate="uniform:800:1200"), concurrency=512).outcomes[0] for each in both)
+    assert other / one == pytest.approx(second.requests_per_second / first.requests_per_second, rel=0.03)
 
 
 @pytest.mark.slow
@@ -69,7 +80,7 @@ def test_commands_reproduce_the_goodput(run) -> None:
     status, out, err = run("advise", "llama-3.1-8b", "--hw", "h100-sxm", *asked, "--tp", 2, "--format", "json")
     assert (status, err) == (0, "")
     document = json.loads(out)
-    assert document["load"] == {"concurrency": 16, "requests_per_s": None, "prefix_hits": 0.25}
+    assert document["load"] == {"concurrency": 16, "requests_per_s": None, "prefix_hits": 0.25, "varied": True}
     for entry in (document, document["recommendations"][0], document["plan"]["steps"][-1]):
         status, out, _ = run(*shlex.split(entry["command"])[1:], "--format", "json")
         assert status == 0

@@ -406,7 +406,9 @@ def _legend(document: Mapping[str, Any]) -> list[str]:
     lines = [f"{'' if is_encoder(document['figures']) else times}Memory: of the fullest device."]
     if document["load"] is not None:
         load = document["load"]
-        kind = "requests in flight" if load.get("concurrency") else "requests of the largest rate within the limits"
+        kind = "requests of the largest rate within the limits"
+        if load.get("concurrency"):
+            kind = f"requests in flight{', whose outputs vary by up to a ninth' if load['varied'] else ''}"
         kind = f"turns of {load['sessions']} sessions" if "sessions" in load else kind
         lines.append(f"Under load (roofline serve), {kind}; requests/s: per device.")
     if "cost" in _columns(document):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from roofline import Scenario, serve
 from roofline.serving.few import FEW
 from roofline.serving.load import Load
 from roofline.serving.outcome import outcome_of, steady_outcomes
@@ -241,6 +242,30 @@ def test_ten_thousand_points_are_one_call() -> None:
     curve = steady(found, Load(prompt=1024, generate=200, concurrency=1), points)
     assert curve.ttft.shape == (4, 10_000)
     assert np.isfinite(curve.tpot).all()
+
+
+@pytest.mark.parametrize("slots", [3000, 4096])
+def test_varied_requests_of_more_slots_than_are_observed_fill_them(slots: int) -> None:
+    """Those in progress at the beginning are more than those that are observed."""
+    scenario = Scenario("llama-3.2-1b", "h200-sxm", max_num_seqs=slots, prompt=64, generate="uniform:200:400")
+    some, many = serve(scenario, concurrency=[slots, 2 * slots]).outcomes
+    assert many.requests_per_second == pytest.approx(some.requests_per_second, rel=0.02)
+    assert many.running == pytest.approx(slots)
+    assert many.waiting == pytest.approx(slots)
+
+
+def test_a_load_that_parts_requests_has_its_mean_and_parts_only_equal_ones() -> None:
+    load = Load(prompt=100, generate=900, concurrency=8)
+    assert load.apart.outputs.varies
+    assert load.apart.means == load.means
+    assert load.apart.apart == load.apart
+    for other in (
+        replace(load, concurrency=1),
+        replace(load, concurrency=None, rate=3.0),
+        replace(load, generate="exponential:mean=900"),
+        replace(load, generate=1),
+    ):
+        assert other.apart == other
 
 
 def test_a_full_cache_limits_what_runs() -> None:
