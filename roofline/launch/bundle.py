@@ -103,6 +103,7 @@ def launch_command(
     """
     found, copies = servers_of(scenario_of(scenario))
     slots = -(-(concurrency or int(np.max(found.batch))) // copies)
+    found = found if concurrency is None else with_slots(found, slots)
     plan = replace(plan_of(found, server, slots, _longest(found)), tiers=tiers)
     beside = f"  # each of {copies} servers behind a router" if copies > 1 else ""
     return plan.command(False, needs=False, listen=Listen.UNSAID).line + beside

@@ -94,9 +94,9 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve, Outco
     closed = given.get("concurrency") is not None
     served = scenario.with_(batch=None) if scenario.given("batch") else scenario
     served = with_slots(served, given.get("concurrency"))
-    (steady,) = (curve := serve(served, **given)).outcomes
+    (steady,) = (curve := serve(served, **given, untold=False)).outcomes
     if closed:
-        curve = serve(served, **given, rounds=ROUNDS)
+        curve = serve(served, **given, rounds=ROUNDS, untold=False)
     concurrency, rate = curve.load.concurrency, curve.load.rate
     requests = ROUNDS * concurrency if concurrency else max(100, round((rate or 0) * RATE_SECONDS))
     means = int(prompt.mean), int(curve.load.outputs.mean)
@@ -120,7 +120,7 @@ def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
         return scenario
     if settings.speculation is not None and policy.drafted:
         each = -(-concurrency // settings.parallel.data)
-        return scenario.with_(max_num_seqs=each) if each > policy.sequences else scenario
+        return scenario.with_(max_num_seqs=each) if concurrency > policy.drafted else scenario
     return scenario.with_(max_num_seqs=concurrency) if server_of(name).allots and policy.sequences else scenario
 
 

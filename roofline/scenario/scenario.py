@@ -331,7 +331,7 @@ class Scenario:
         speculation = self.settings.speculation
         if speculation is None:
             return found
-        return found.with_drafts(speculation.accepted, self.settings.parallel.data)
+        return found.with_drafts(speculation.accepted)
 
     @cached_property
     def technique_cache(self) -> dict[str, Scenario]:

@@ -114,6 +114,7 @@ def serve(
     values: Sequence[float] | None = None,
     *,
     scheduler: Scheduler | None = None,
+    untold: bool = True,
     **options: Unpack[LoadOptions],
 ) -> Curve: ...
 @overload
@@ -130,6 +131,7 @@ def serve(
     values: Sequence[float] | None = None,
     *,
     scheduler: Scheduler | None = None,
+    untold: bool = True,
     **options: Any,
 ) -> Curve | SessionCurve:
     """The outcomes of a scenario's deployment under load, at one or several concurrencies or rates.
@@ -145,6 +147,9 @@ def serve(
     the scenario's. Steady states by default; `simulate` simulates that many requests for each value, and traces,
     offline loads and closed loops with `rounds` are always simulated. `disaggregation` are replicas of prefill and of
     decode; one of each for a scenario with `decode_hardware`.
+
+    An `untold` server has the default of its engine for the requests that run at once with drafts, unless the scenario
+    says `max_num_seqs`; one that is planned is told as many as run.
 
     With `sessions` or a `session_rate` the load is sessions of many turns with a simulated prefix cache, with options
     of `roofline.serving.sessions.options`. Raises RooflineError where the model or no request fits.
@@ -173,6 +178,8 @@ def serve(
     _check_simulated(load, requests, seed, quick)
     if scheduler is not None:
         object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
+    elif untold:
+        scheduler = _of_drafts(scenario)
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
     deployment = deployment_of(scenario, load, pools_of(asked["disaggregation"]), scheduler)
@@ -192,6 +199,14 @@ def serve(
     if isinstance(deployment, Tandem):
         return Curve(deployment.decode, load, points, found, not quick, deployment, targets)
     return Curve(deployment, load, points, found, not quick, targets=targets)
+
+
+def _of_drafts(scenario: Scenario) -> Scheduler | None:
+    """The scheduler of a server with drafts that nothing tells how many requests may run; None for others."""
+    settings, policy = scenario.settings, scenario.profile.scheduler
+    if settings.speculation is None or settings.sequences is not None or not policy.drafted:
+        return None
+    return replace(policy, sequences=max(policy.drafted // settings.parallel.data, 1))
 
 
 def _of_sessions(scenario: Scenario, sessions: Mapping[str, Any], load: Mapping[str, Any]) -> SessionCurve:

@@ -283,16 +283,10 @@ class Engine(Checked, frozen=True, dict=True):
         """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""
         return self.graphs if hardware.kind == "gpu" and hardware.vendor != "Apple" else ()
 
-    def with_drafts(self, accepted: float, ranks: int) -> Engine:
-        """The profile with so many tokens of a sequence an iteration, ahead of which some schedulers do not run.
-
-        Fewer sequences may run then by default, which data-parallel ranks divide.
-        """
-        policy = self.scheduler
-        if policy.drafted:
-            policy = replace(policy, sequences=max(policy.drafted // ranks, 1))
+    def with_drafts(self, accepted: float) -> Engine:
+        """The profile with so many tokens of a sequence an iteration, ahead of which some schedulers do not run."""
         overlap = self.overlap and not self.serial_drafts
-        return replace(self, overlap=overlap, handled=max(accepted, 1.0), scheduler=policy)
+        return replace(self, overlap=overlap, handled=max(accepted, 1.0))
 
     def without_graphs(self) -> Engine:
         """The profile with CUDA graphs switched off: the host launches every kernel of a pass, and none are kept.

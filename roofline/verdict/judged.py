@@ -50,7 +50,7 @@ def gain(outcome: Outcome, over: Outcome, load: Load) -> float:
 def judged(scenario: Scenario, load: Load, targets: Targets) -> tuple[bool, int, float]:
     """What ranks scenarios under a load: whether it is sustained, the targets that are met, and the speed."""
     try:
-        (outcome,) = serve(scenario, load).outcomes
+        (outcome,) = serve(scenario, load, untold=False).outcomes
     except RooflineError:
         return (False, -len(targets), -1.0)
     value = speed(outcome, load) if outcome.stable else outcome.saturated_at or 0.0

@@ -139,7 +139,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         return self._served(self.scenario) if answers and self.load is not None else None
 
     def _served(self, scenario: Scenario) -> Curve:
-        return serve(scenario, self.load, disaggregation=self.apart or None)
+        return serve(scenario, self.load, untold=False, disaggregation=self.apart or None)
 
     @cached_property
     def too_long(self) -> str:
@@ -415,7 +415,8 @@ def answer(
         pools, said = parse_pools(apart), any(given.get(name) is not None for name in ("tp", "pp", "dp", "ep"))
         asked = _divided(asked, pools) if asked.counted and pools.prefills and not said else asked
         return Verdict(choose(asked, None, targets, schemes), load, targets, apart)
-    asked = with_slots(asked.laid_out_for(load.concurrency or math.inf), load.concurrency)
+    asked = asked.laid_out_for(load.concurrency or math.inf)
+    asked = asked if asked.settings.speculation else with_slots(asked, load.concurrency)
     return Verdict(choose(asked, load, targets, schemes), load, targets)
 
 
