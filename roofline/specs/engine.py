@@ -96,7 +96,8 @@ class Engine(Checked, frozen=True, dict=True):
     sequence that it handles after a pass, of drafts those accepted. `shared_stream`: passes of up to this many tokens,
     if replayed, run shared experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first
     word of a link's kind; the faster of it and NCCL is used, over PCIe the one that the engine takes
-    (`roofline.timing.pcie_collectives`). `gated_delta_rule`: its prefill kernel
+    (`roofline.timing.pcie_collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
+    residual and normalises, by the name of hardware or its family ("": none). `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
     layers with integer weights quantize their inputs to INT8 and multiply integers. `unpacking`: integer instructions
     for each weight of formats that kernels of few tokens unpack slower than NVIDIA's memory reads them. `own_kernels`:
@@ -145,6 +146,7 @@ class Engine(Checked, frozen=True, dict=True):
     handled: Annotated[float, Meta(ge=1, le=1e3)] = 1.0
     shared_stream: Annotated[int, Meta(ge=0, le=10**9)] = 0
     all_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    fused_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
     own_kernels_of: str = ""
@@ -181,6 +183,7 @@ class Engine(Checked, frozen=True, dict=True):
             ("mixers", self.mixers, MIXERS),
             ("caches", self.caches, MIXERS),
             ("all_reduce", self.all_reduce.values(), ALL_REDUCES),
+            ("fused_reduce", self.fused_reduce.values(), ("", *ALL_REDUCES)),
             ("gated_delta_rule", (self.gated_delta_rule,), GATED_DELTA_RULE_KERNELS),
             ("weight_only", self.weight_only.values(), WEIGHT_ONLY_KERNELS),
         ):
@@ -258,6 +261,14 @@ class Engine(Checked, frozen=True, dict=True):
         others = {name: {**own, **given} for name, given in self.vendors.items() if name not in here}
         parameters = MappingProxyType({**self.parameters, **used})
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
+
+    def reducing(self, hardware: Hardware, model: Model | None) -> Engine:
+        """The profile whose all-reduces of such a model are one kernel with the norms after them, where they are."""
+        kernel = self.fused_reduce.get(hardware.name, self.fused_reduce.get(hardware.family, ""))
+        if not kernel or model is None or not model.experts:
+            return self
+        fusions = tuple("reduced_norm" if name == "residual_norm" else name for name in self.fusions)
+        return replace(self, fusions=fusions, all_reduce=MappingProxyType({**self.all_reduce, "NVLink": kernel}))
 
     def of(self, model: Model | None) -> Engine:
         """The profile with the parameters, operators and least step of the model's architecture, where it has some."""
@@ -379,7 +390,7 @@ def resolve_engine(hardware: Hardware, requested: Engine | str | None, model: Mo
     """The profile of a name, version or path, or the default one, on the hardware; raises like `load_engine`."""
     if not isinstance(requested, Engine):
         requested = load_engine(default_engine(hardware, model) if requested is None else requested)
-    return requested.on(hardware).of(model)
+    return requested.on(hardware).reducing(hardware, model).of(model)
 
 
 def list_engines() -> list[str]:

@@ -205,6 +205,19 @@ def test_launchers_without_a_suffix_ran_no_drafts(hardware: str, date: str, draf
     assert (found.scenario.settings.speculation is not None) == drafted
 
 
+@pytest.mark.parametrize(
+    ("image", "date", "version"),
+    [
+        ("lmsysorg/sglang:v0.5.9-cu130", "2025-12-20", "0.5.9"),
+        ("", "2025-12-20", "0.5.6"),
+        ("", "2026-05-20", "0.5.12"),
+        ("", "", ""),
+    ],
+)
+def test_the_version_that_ran_is_asked(image: str, date: str, version: str) -> None:
+    assert case(ONE, hardware="h200-sxm", image=image, date=date).scenario.profile.version == version
+
+
 def test_kernels_that_nobody_measured_widen_the_interval() -> None:
     """DeepSeek-V4 on MI355X with SGLang's fallbacks: as far as the first release of a model, and not on B200."""
     row = ONE | {"model": "dsv4", "precision": "fp4", "image": ""}

@@ -230,7 +230,8 @@ def find_profile(backend: str, version: str) -> str:
             stated = re.match(r"1\.(\d+)", version.strip())
             return "tensorrt-llm@1.1" if stated is not None and int(stated[1]) <= 1 else "tensorrt-llm"
         case "sglang":
-            return "sglang"
+            stated = re.match(r"\d+(\.\d+)+", version.strip())
+            return f"sglang@{stated[0]}" if stated is not None else "sglang"
         case "vllm":
             old = re.match(r"0\.(\d+)", version.strip())
             return "vllm-sync" if old is not None and 8 <= int(old[1]) <= 13 else "vllm"

@@ -170,6 +170,31 @@ def test_faster_all_reduce_is_used(tmp_path: Path) -> None:
         assert reduced("all_reduce: {NVLink: custom_all_reduce}", batch=batch) <= reduced("", batch=batch)
 
 
+@pytest.mark.parametrize(
+    ("engine", "hardware", "model", "fused"),
+    [
+        ("sglang@0.5.7", "h200-sxm", "deepseek-r1", True),
+        ("sglang", "h100-sxm", "qwen3-30b-a3b", True),
+        ("sglang@0.5.6", "h200-sxm", "deepseek-r1", False),
+        ("sglang", "h200-sxm", "llama-3.1-8b", False),
+        ("sglang", "h20", "deepseek-r1", False),
+        ("sglang", "b200-sxm", "deepseek-r1", False),
+    ],
+)
+def test_all_reduces_of_experts_normalise(engine: str, hardware: str, model: str, fused: bool) -> None:
+    """On Hopper but H20 from 0.5.7 on (python/sglang/srt/server_args.py), which a step of few tokens gains from."""
+    asked = Scenario(
+        load_model(model),
+        load_hardware(hardware),
+        engine=engine,
+        settings=Settings(parallel=Parallelism(tensor=8)),
+    )
+    assert ("reduced_norm" in asked.profile.fusions) == fused
+    apart = asked.changed(engine=replace(load_engine(engine), fused_reduce={}))
+    times = [analyze(each).decode.expected.mid for each in (asked, apart)]
+    assert (times[0] < times[1]) if fused else (times[0] == times[1])
+
+
 def test_vllm_v0_is_host_bound() -> None:
     """Many sequences of a small model: the host of vLLM V0 takes longer than its device."""
     model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
