@@ -4,8 +4,8 @@ They stand in tables of this package, in Python's syntax, and are never run. A n
 one of a section, `key[index]` the entry of the layer in a list. `/` joins spellings of a key, `|` is "or else": the
 first that the file or its class has counts, and is not "auto". What a key may hold follows from the spec's field: its
 bounds, a flag, or one of some texts, which stand for themselves. `factor(key | 2)` is a number that need not be whole,
-`count(key)` that of the entries of a list, `given(key)` whether a file has the key, which is left to others, and
-`index` counts the layers from 0.
+`count(key)` that of the entries of a list, `within(key, 1, 16)` one in other bounds than the field's, `given(key)`
+whether a file has the key, which is left to others, and `index` counts the layers from 0.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from msgspec import NODEFAULT, Struct, inspect
+from msgspec.structs import replace
 
 from roofline.specs.huggingface.config import ACTIVATIONS, FORMATS, Config, of_each_layer
 
@@ -141,6 +142,8 @@ def _computed(node: ast.expr, kind: Kind, scope: Scope) -> Any:
             return scope.config.content.get(name) is not None
         case ast.Call(func=ast.Name(id="count"), args=[ast.Name(id=name)]):
             return len(scope.config.integers(name))
+        case ast.Call(func=ast.Name(id="within"), args=[part, ast.Constant(value=least), ast.Constant(value=most)]):
+            return _value(part, replace(kind, least=least, most=most), scope)
         case ast.Call(args=[ast.BinOp(left=key, right=ast.Constant(value=default))]):
             place, names = _keys(key, scope)
             return place.factor(names[0], default)

@@ -34,7 +34,15 @@ def test_a_key_of_a_section_and_a_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "content"), [("a", {}), ("a", {"a": 0}), ("a // b", {"a": 4, "b": 0}), ("a", {"a": 1.5})]
+    ("text", "content"),
+    [
+        ("a", {}),
+        ("a", {"a": 0}),
+        ("a // b", {"a": 4, "b": 0}),
+        ("a", {"a": 1.5}),
+        ("within(a | 4, 2, 16)", {"a": 1}),
+        ("2 * within(a | 4, 1, 16)", {"a": 17}),
+    ],
 )
 def test_a_key_out_of_its_bounds_is_an_error_that_names_it(text: str, content: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"'[ab]'"):
