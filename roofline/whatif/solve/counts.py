@@ -37,7 +37,7 @@ def max_context(scenario: Scenario, targets: Targets | None = None, **limits: Un
 
     A sequence is the cached prefix, the prompt and the generated tokens.
     """
-    targets = read_targets(scenario, targets, limits, finds=["prompt"])
+    targets = read_targets(scenario, targets, limits, finds=["prompt", "context"])
     longest, model = _longest_prompt(scenario), scenario.model
     if longest < 1:
         raise RooflineError(
