@@ -141,7 +141,7 @@ def test_hybrid_models_find_what_snapshots_leave(engine: str) -> None:
         assert store_of(found, (), found.logged).tokens == pytest.approx(store.tokens)
     else:
         assert store.states is not None
-        assert store.states * store.snapshot / store.tokens == pytest.approx(0.9, rel=0.02)
+        assert 0 <= 0.9 * store.tokens - store.states * store.snapshot < store.snapshot  # whole states
     work = workload(first=parse_lengths(6000), new=parse_lengths(900))
     few, many = (simulate_sessions(Deployed(found, store, work), 300, sessions, seed=1) for sessions in (3, 60))
     for ran in (few, many):
