@@ -137,7 +137,11 @@ class Sentences(Struct, frozen=True):
             return "; ".join([f"{formats} on {engine}", *self._layout])
         kv = options.get("kv")
         if kv and not plan.narrower:
-            parts = [f"{scenario.precision.weights.name} {self._why}, KV {kv} for more users at once"]
+            wide = {name: value for name, value in options.items() if name != "kv"}
+            others = (each for each in plan.tried if each.options == wide)
+            as_many = any(each.room(self.verdict.slots) >= self.verdict.at_once for each in others)
+            reason = "as it is less to read" if as_many else "for more users at once"
+            parts = [f"{scenario.precision.weights.name} {self._why}, KV {kv} {reason}"]
         else:
             parts = [f"{formats} {self._why}"]
         first, unknown = plan.tried[0], unsupported(scenario)
