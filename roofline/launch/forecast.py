@@ -118,9 +118,8 @@ def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
     name, settings, policy = scenario.profile.name, scenario.settings, scenario.profile.scheduler
     if concurrency is None or settings.sequences is not None or name not in SERVERS:
         return scenario
-    if settings.speculation is not None and policy.drafted:
-        each = -(-concurrency // settings.parallel.data)
-        return scenario.with_(max_num_seqs=each) if concurrency > policy.drafted else scenario
+    if scenario.drafted:
+        return scenario.told_users(concurrency)
     return scenario.with_(max_num_seqs=concurrency) if server_of(name).allots and policy.sequences else scenario
 
 

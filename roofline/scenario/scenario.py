@@ -333,6 +333,19 @@ class Scenario:
             return found
         return found.with_drafts(speculation.accepted)
 
+    @property
+    def drafted(self) -> int:
+        """The requests of all ranks that its engine runs at once with drafts unless told more; 0: no limit."""
+        settings = self.settings
+        return 0 if settings.speculation is None or settings.sequences else self.profile.scheduler.drafted
+
+    def told_users(self, concurrency: int | None) -> Scenario:
+        """The scenario whose server is told to run so many requests (None: as without drafts) where it has fewer."""
+        if not self.drafted or (concurrency is not None and concurrency <= self.drafted):
+            return self
+        each = None if concurrency is None else -(-concurrency // self.settings.parallel.data)
+        return self.with_(max_num_seqs=each or self.profile.scheduler.sequences)
+
     @cached_property
     def technique_cache(self) -> dict[str, Scenario]:
         """The scenarios that techniques made of this one, by the technique as written."""

@@ -178,8 +178,9 @@ def serve(
     _check_simulated(load, requests, seed, quick)
     if scheduler is not None:
         object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
-    elif untold:
-        scheduler = _of_drafts(scenario)
+    elif untold and scenario.drafted:
+        each = max(scenario.drafted // scenario.settings.parallel.data, 1)
+        scheduler = replace(scenario.profile.scheduler, sequences=each)
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
     deployment = deployment_of(scenario, load, pools_of(asked["disaggregation"]), scheduler)
@@ -199,14 +200,6 @@ def serve(
     if isinstance(deployment, Tandem):
         return Curve(deployment.decode, load, points, found, not quick, deployment, targets)
     return Curve(deployment, load, points, found, not quick, targets=targets)
-
-
-def _of_drafts(scenario: Scenario) -> Scheduler | None:
-    """The scheduler of a server with drafts that nothing tells how many requests may run; None for others."""
-    settings, policy = scenario.settings, scenario.profile.scheduler
-    if settings.speculation is None or settings.sequences is not None or not policy.drafted:
-        return None
-    return replace(policy, sequences=max(policy.drafted // settings.parallel.data, 1))
 
 
 def _of_sessions(scenario: Scenario, sessions: Mapping[str, Any], load: Mapping[str, Any]) -> SessionCurve:

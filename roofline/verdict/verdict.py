@@ -416,7 +416,7 @@ def answer(
         asked = _divided(asked, pools) if asked.counted and pools.prefills and not said else asked
         return Verdict(choose(asked, None, targets, schemes), load, targets, apart)
     asked = asked.laid_out_for(load.concurrency or math.inf)
-    asked = asked if asked.settings.speculation else with_slots(asked, load.concurrency)
+    asked = asked if asked.drafted else with_slots(asked, load.concurrency)
     return Verdict(choose(asked, load, targets, schemes), load, targets)
 
 

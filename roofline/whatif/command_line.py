@@ -36,23 +36,12 @@ def serve_command(scenario: Scenario, load: Load | Mapping[str, Any], command: s
         given = [word for name, value in load.items() if value is not None for word in (f"--{name}", str(value))]
         lengths = ("prompt", "generate") if load.get("profile") else ()
         return f"{command_line(scenario.without(*lengths, *STATIC), 'serve')} {shlex.join(given)}"
-    deployed = _told(scenario.without("prompt", "generate", *STATIC), load)
+    deployed = scenario.without("prompt", "generate", *STATIC).told_users(load.concurrency)
     words = ["--prompt", load.prompts.written]
     words += [] if scenario.model.task == "encode" else ["--generate", load.outputs.written]
     words += ["--prefix-hits", f"{load.hits!r}"] if load.hits else []
     words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", rate_text(load.rate)]
     return f"{command_line(deployed, command)} {shlex.join(words)}"
-
-
-def _told(scenario: Scenario, load: Load) -> Scenario:
-    """A planned deployment whose engine runs few requests at once with drafts, told as many as the plan has run."""
-    settings, policy = scenario.settings, scenario.profile.scheduler
-    if settings.speculation is None or settings.sequences is not None or not policy.drafted:
-        return scenario
-    if load.concurrency is None:
-        return scenario.with_(max_num_seqs=policy.sequences)
-    each = -(-load.concurrency // settings.parallel.data)
-    return scenario.with_(max_num_seqs=each) if load.concurrency > policy.drafted else scenario
 
 
 def rate_text(rate: float) -> str:
