@@ -251,8 +251,8 @@ def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int 
         if here[sent]:
             member = route(decodes, sent, random)
             member.own.add(sent)
-            front = policy.latency + policy.request + policy.prompt_token * float(drawn.prompt[sent])
-            member.receive(Sequence(sent, at, *member.lengths[sent]), at + front)
+            received = at + policy.received(float(drawn.prompt[sent]))
+            member.receive(Sequence(sent, at, *member.lengths[sent]), received)
         else:
             route(prefills, sent, random).enter(sent, at)
         sent += 1

@@ -6,7 +6,7 @@ its policy under `scheduler`. The budget is by default that of the engine's memo
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -74,6 +74,10 @@ class Scheduler(Checked, frozen=True):
     sequence: Time = 0.0
     spread_tpot: tuple[Distance, Distance] = (1.0, 1.0)
     spread_ttft: tuple[Distance, Distance] = (1.0, 1.0)
+
+    def received(self, prompt: Any) -> Any:
+        """Seconds until the scheduler has a request, from a prompt of so many tokens (a number or an array)."""
+        return self.latency + self.request + self.prompt_token * prompt
 
 
 PLAIN_SCHEDULER = Scheduler()

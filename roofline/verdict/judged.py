@@ -19,7 +19,7 @@ def as_served(scenario: Scenario, found: ExpectedGeneration) -> ExpectedGenerati
         return found
     policy, (low, mid, high) = scenario.profile.scheduler, found.ttft
     below, above = policy.spread_ttft
-    first = mid + policy.latency + policy.request + policy.prompt_token * float(scenario.prompt)
+    first = mid + policy.received(float(scenario.prompt))
     return found._replace(ttft=Estimate(first - below * (mid - low), first, first + above * (high - mid)).at_least(mid))
 
 

@@ -148,7 +148,7 @@ class Theory:
         # A session whose turns wait for its sub-agents has one turn at a time, its own or theirs.
         joined = self.work.joined & (self.turns.lane >= self.work.traces)
         self.serial = np.where(joined, 1.0, self.turns.main)
-        self.front = scheduler.latency + scheduler.request + scheduler.prompt_token * self.turns.prompt
+        self.front = scheduler.received(self.turns.prompt)
         accepted = self.decode.steps.accepted
         self.decodes = np.asarray(iterations(np.maximum(self.turns.output - 1, 0.0), accepted), float)
         self.sent = 0.0 if tandem is None else tandem.transfer(self.turns.prompt)
