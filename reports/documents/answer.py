@@ -59,6 +59,7 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
             "context": verdict.context,
             "at_once": verdict.at_once,
             **_speed(verdict),
+            "targets": {"ttft_s": verdict.targets[0], "tpot_s": verdict.targets[1]},
             "missed": dict(verdict.missed),
             "limit": {"part": str(verdict.limit.part), "roof": verdict.limit.roof, "share": verdict.limit.share},
             "better": change and {"option": change.option, "gain": change.gain, "gives_up": change.gives_up},

@@ -8,13 +8,13 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from roofline.advisor.chosen import WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
-from roofline.advisor.options import TTFT_LIMIT
-from roofline.core.units import count_text, seconds, si
+from roofline.core.units import count_text, seconds, si, target_text
 from roofline.launch.command import needs_of, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
-from roofline.scenario.memory import hardware_name
+from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
@@ -23,7 +23,6 @@ from roofline.specs.servers import SERVERS, server_of
 from roofline.techniques.unsupported import Lack, not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
-from roofline.verdict.plan import MOST_UTILIZED, UTILIZATION, WEIGHT_OPTIONS
 from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Change, Verdict
 from roofline.whatif.metrics import find_metric
@@ -114,18 +113,19 @@ class Sentences(Struct, frozen=True):
         if outcome is not None and not outcome.stable:
             most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
             return f"No: {model} on {where}{how}, cannot serve {verdict.rate:g} requests/s{most}"
-        if missed := verdict.missed:
+        if (missed := verdict.missed) and not verdict.slow:
             targets = dict(zip(("ttft", "tpot"), verdict.targets, strict=True))
             told = " and ".join(
-                f"{name.upper()} {seconds(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
+                f"{name.upper()} {target_text(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
                 for name, value in missed.items()
             )
             return f"No: {model} on {where}{how}, misses {told}"
         if verdict.loaded:
             rate, users = verdict.rate, verdict.users
             load = f"{users:,} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
-            waits = outcome is not None and bool(queue) and outcome.ttft.p95.mid > TTFT_LIMIT
-            return f"{'Not at once' if waits else 'Yes'}: {model} serves {load} on {where}{how}, {context}"
+            waits = bool(queue) and "ttft" in verdict.missed
+            head = "Not at once" if waits else "Slowly" if verdict.slow else "Yes"
+            return f"{head}: {model} serves {load} on {where}{how}, {context}"
         return f"Yes: {model} runs on {where}{how}, {context}"
 
     @property
@@ -155,7 +155,7 @@ class Sentences(Struct, frozen=True):
             own = "Apple silicon" if scenario.hardware.vendor == "Apple" else f"{scenario.hardware.vendor}'s APUs"
             parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
         if UTILIZATION in options:
-            parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
+            parts.append(f"{UTILIZED:.0%} of the memory, as its default does not suffice")
         return "; ".join([*parts, *self._layout])
 
     @property
@@ -203,7 +203,7 @@ class Sentences(Struct, frozen=True):
                 rate = f"{count_text(outcome.requests_per_second)} sequences/s{most}"
                 return f"{rate}; p95 latency {first} ({prompt} tokens)"
             user, every = inverse(outcome.tpot.p50), count_text(outcome.output_tokens_per_second)
-            found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 TTFT {first}"
+            found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 {self._late}"
             return found if terse else f"{found} ({lengths})"
         expected = self.verdict.alone
         first = seconds(expected.ttft.mid, 2)
@@ -216,6 +216,16 @@ class Sentences(Struct, frozen=True):
         largest = self.verdict.largest_rate
         limit = "" if largest is None else f"; at most {count_text(largest)} sequences/s"
         return f"{first} a pass of a sequence of {prompt} tokens{limit}"
+
+    @property
+    def _late(self) -> str:
+        """TTFT and TPOT at p95 of a load, each with its target; where it is to be terse no TPOT that is met."""
+        verdict, times = self.verdict, self.verdict.outcome
+        assert times is not None
+        told = {"ttft": times.ttft.p95.mid, "tpot": times.tpot.p95.mid}
+        shown = [name for name in told if name == "ttft" or name in verdict.missed or self.brief < Brief.TERSE]
+        targets = dict(zip(told, verdict.targets, strict=True))
+        return ", ".join(f"{name.upper()} {seconds(told[name], 2)} of {target_text(targets[name])}" for name in shown)
 
     def _between(self, rate: Estimate) -> str:
         """The interval of a rate; where it is to be terse, with two digits."""

@@ -1,4 +1,4 @@
-"""Plans: the engine, the formats and the layout of a deployment, chosen where they are not said, until the model fits.
+"""What is chosen where it is not said, by every answer: engine, formats, memory and layout, until the model fits.
 
 As released, also in more of the memory than the engine's default, then fewer bits, each on every layout of the devices;
 on the default engine of the checkpoint and the hardware, then on that of GGUF files where nothing fits. Where requests
@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from roofline.advisor.fitting import Fit, what_fits
 from roofline.advisor.formats import weight_bits
+from roofline.advisor.judged import judged
 from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.sizing.configurations import formats_for
 from roofline.bound.memory import Memory
@@ -28,11 +29,11 @@ from roofline.launch.command import repository_of
 from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.kv_capacity import startable
 from roofline.scenario.layout import is_usual
-from roofline.scenario.memory import memory_reserve
+from roofline.scenario.memory import more_memory
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
-from roofline.serving.outcome import NO_TARGETS, Targets
+from roofline.serving.outcome import NO_TARGETS, Targets, targets_or_usual
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
 from roofline.specs.model_names import quantized_repositories
@@ -41,17 +42,10 @@ from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
 from roofline.techniques.support import is_documented, runs_gguf
 from roofline.techniques.unsupported import unsupported
-from roofline.verdict.judged import judged
 from roofline.whatif.odds import NODES
 
 WEIGHT_OPTIONS = tuple(name for name in of_group(FORMATS) if name not in ("kv", "dtype"))
 """Options that say in which format the weights are."""
-
-UTILIZATION, MOST_UTILIZED = "gpu_memory_utilization", 0.95
-"""The fraction of the memory that an engine may be told to use where nothing fits in its default.
-
-As vLLM's recipes do for gpt-oss-120b on one H100 (vllm-project/recipes, OpenAI/GPT-OSS.md).
-"""
 
 UNDOCUMENTED = "w8a16"
 """The scheme that is tried on engines whose formats no document states: 8-bit weights, computed as released."""
@@ -169,21 +163,23 @@ class Plan(Struct, frozen=True, dict=True):
         return tuple(kept)
 
 
-def choose(
+def plan_for(
     asked: Scenario, load: Load | None = None, targets: Targets = NO_TARGETS, schemes: Sequence[str] = ()
 ) -> Plan:
     """The first candidate of a scenario that fits with the sequences of all users, or else with one.
 
-    `load` are users or a rate, None for a single user. `schemes` are those that a server reads besides the formats as
-    released; () leaves that to the engine's documents. Candidates that the engine is documented to run come first, and
-    under a load the layout that serves it best. Raises RooflineError where none can be simulated.
+    `load` are users or a rate, None for a single user; the `targets` of a load are the usual ones where none is given.
+    `schemes` are those that a server reads besides the formats as released; () leaves that to the engine's documents.
+    Candidates that the engine is documented to run come first, and under a load the layout that serves it best. Raises
+    RooflineError where none can be simulated.
     """
     _check_released(asked)
+    targets = targets_or_usual(*targets, load is not None, asked.model.task == "generate")
     users = (load.concurrency if load is not None else None) or 1
     changes = list(_changes(asked, load is not None, schemes))
     here = _candidates(asked, [each for each in changes if "engine" not in each])
-    if asked.given(UTILIZATION) is None and memory_reserve(asked).utilization < MOST_UTILIZED:
-        here = _with_headroom(asked, here, users)
+    if more := more_memory(asked):
+        here = _with_headroom(asked, here, users, more)
     tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each])]
     if not tried:
         asked.with_(**changes[0])  # raises why there is no way to run it
@@ -209,12 +205,12 @@ def _check_released(asked: Scenario) -> None:
         )
 
 
-def _with_headroom(asked: Scenario, here: list[Candidate], users: int) -> list[Candidate]:
+def _with_headroom(asked: Scenario, here: list[Candidate], users: int, wider: dict[str, Any]) -> list[Candidate]:
     """Candidates, with those of more of the memory: as released where all users fit in it, all where nothing fits."""
     released = [each for each in here if each.released]
     if any(each.supported and each.memory(users).fits for each in released):
         return here
-    more = _candidates(asked, [{**each.options, UTILIZATION: MOST_UTILIZED} for each in here])
+    more = _candidates(asked, [{**each.options, **wider} for each in here])
     others = [each for each in here if not each.released]
     found = [*released, *(each for each in more if each.released and each.memory(users).fits), *others]
     return found if any(each.supported and each.memory(1).fits for each in found) else [*found, *more]

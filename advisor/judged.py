@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import ExpectedGeneration
@@ -30,7 +31,7 @@ def missed(found: Outcome | ExpectedGeneration, targets: Targets) -> dict[str, f
     else:
         values = {"ttft": found.ttft.mid, "tpot": 0.0 if found.tpot is None else found.tpot.mid}
     pairs = zip(values.items(), targets, strict=True)
-    return {name: float(value) for (name, value), target in pairs if math.isfinite(target) and not value <= target}
+    return {name: float(value) for (name, value), target in pairs if value > target}
 
 
 def speed(outcome: Outcome, load: Load) -> float:
@@ -47,6 +48,7 @@ def gain(outcome: Outcome, over: Outcome, load: Load) -> float:
     return (outcome.saturated_at or 0) / over.saturated_at if over.saturated_at else math.nan
 
 
+@lru_cache(maxsize=64)
 def judged(scenario: Scenario, load: Load, targets: Targets) -> tuple[bool, int, float]:
     """What ranks scenarios under a load: whether it is sustained, the targets that are met, and the speed."""
     try:
