@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from enum import IntEnum
 
 from msgspec import Struct
@@ -11,7 +10,8 @@ from msgspec import Struct
 from roofline.advisor.chosen import WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
 from roofline.core.units import count_text, seconds, si, target_text
-from roofline.launch.command import needs_of, repository_of
+from roofline.launch.command import needs_of
+from roofline.launch.repository import name_of, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
@@ -26,6 +26,7 @@ from roofline.verdict.limit import Part
 from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Change, Verdict
 from roofline.whatif.metrics import find_metric
+from roofline.whatif.odds import SURE
 
 WIDTH = 80
 """Columns of an answer, at the most."""
@@ -42,6 +43,8 @@ PLACEHOLDER = "MODEL"
 LLAMA_DEFAULTS = {"gpu": "GGUF files", "cpu": "CPUs"}
 LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
 
+
+SHORT = {Part.WEIGHTS: "GEMMs", Part.CACHE: "attention"}
 
 SHOWN_FITS = 3
 """Changes that are shown of those that make a model fit."""
@@ -100,7 +103,7 @@ class Sentences(Struct, frozen=True):
     def _judged(self, how: str, each: str) -> str:
         """The headline with the formats and the engine, and the word for a context that each request has."""
         verdict, scenario, outcome = self.verdict, self.scenario, self.verdict.outcome
-        model, where = model_text(scenario), devices_text(scenario, verdict.devices)
+        model, where = name_of(scenario), devices_text(scenario, verdict.devices)
         queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
         kept = scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
         each = queue or (each if verdict.at_once > 1 else "")
@@ -156,6 +159,12 @@ class Sentences(Struct, frozen=True):
             parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
         if UTILIZATION in options:
             parts.append(f"{UTILIZED:.0%} of the memory, as its default does not suffice")
+        if (half := plan.halved) is not None and not self._narrows:
+            parts[0] += f" ({half[0]}, for which half of the devices would do, is {half[1]:.2g} times as fast)"
+        if (faster := plan.faster) is not None:
+            name, found = faster
+            likely = "" if found.probability <= 1 - SURE else "likely "
+            parts.append(f"{name} is {likely}{1 / float(found.gain.mid):.2g} times as fast")
         return "; ".join([*parts, *self._layout])
 
     @property
@@ -167,7 +176,8 @@ class Sentences(Struct, frozen=True):
             slots = self.verdict.slots
             return f"as {first.formats} has room for {first.room(slots)} of {slots} users at once"
         if plan.narrower:
-            return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
+            of_each = " a device" if plan.devices > 1 else ""
+            return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)}{of_each}"
         if plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
             return "as asked"
         if plan.candidate.released and scenario.library_format is not None:
@@ -183,7 +193,23 @@ class Sentences(Struct, frozen=True):
         names = {} if self.scenario.profile.split_layers else LAYOUTS
         degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not apart}
         shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+        if shown and not apart and (rival := self.verdict.plan.rival) is not None:
+            other, found = rival
+            degrees = {short: getattr(other.settings.parallel, name) for name, short in names.items()}
+            beside = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+            close = found.confidence == "open"
+            if self.brief >= Brief.LEAST:
+                shown += f" or {beside}" if close else ""
+            else:
+                sure = "too close to call with" if close else f"likely ({found.probability:.0%}) before"
+                shown += f", {sure} {beside}"
         return list(filter(None, [shown, f"prefill and decode apart, {apart}" if apart else ""]))
+
+    @property
+    def _narrows(self) -> bool:
+        """Whether the next best change is to narrower weights."""
+        found = self.verdict.better if self.better else None
+        return found is not None and found.option.startswith("--quant")
 
     @property
     def speed(self) -> str:
@@ -241,7 +267,7 @@ class Sentences(Struct, frozen=True):
         if self.brief >= Brief.TERSE:
             return limit.roof
         if self.brief >= Brief.JOINED:
-            part = limit.part.removeprefix("reading ").removeprefix("and writing ")
+            part = SHORT.get(limit.part, limit.part.removeprefix("reading and writing "))
             return f"{limit.roof}, {limit.share:.0%} {part}"
         if scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1:
             return f"{limit.roof} (split layers run in turn); {limit.share:.0%} is {limit.part}"
@@ -331,10 +357,11 @@ def failure(verdict: Verdict, shown: int) -> list[str]:
     tried: dict[str, dict[str, None]] = {}
     for each in plan.tried:
         tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
+    of_each = " a device" if plan.devices > 1 else ""
     told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
     lines = [
-        f"No: {model_text(scenario)} does not fit on {devices_text(verdict.scenario)}",
-        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)} a device",
+        f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}",
+        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)}{of_each}",
     ]
     fits = plan.fits_with[:SHOWN_FITS]
     if not fits:
@@ -367,12 +394,6 @@ def inverse(time: Estimate) -> Estimate:
     return Estimate(1 / time.high, 1 / time.mid, 1 / time.low)
 
 
-def model_text(scenario: Scenario) -> str:
-    """The model's name, or that of its own repository where the spec describes several models."""
-    name, repository = scenario.model.name, repository_of(scenario).rpartition("/")[2].lower()
-    return name if re.search(rf"{re.escape(name)}(?![\d.])", repository or name) else repository
-
-
 def devices_text(scenario: Scenario, count: int = 0) -> str:
     """The devices, such as 2 x rtx-4090, or a count of them."""
     count = count or scenario.settings.parallel.devices
@@ -393,7 +414,7 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
     if "n_gpu_layers" in options:
         parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
     if "with" in options and (host := found.settings.host) is not None:
-        parts.append(f"experts, {host.memory:.0%} of the weights ({beside}), in CPU memory")
+        parts.append(f"experts in CPU memory ({host.memory:.0%} of the weights, {beside})")
     if "offload" in options:
         parts.append(f"{found.settings.offload.weights:.0%} of the weights ({beside}) in CPU memory")
     parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]
