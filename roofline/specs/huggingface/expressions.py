@@ -2,8 +2,8 @@
 
 They stand in tables of this package, in Python's syntax, and are never run. A name is a key of the file, `section.key`
 one of a section, `key[index]` the entry of the layer in a list. `/` joins spellings of a key, `|` is "or else": the
-first that the file or its class has counts, and is not "auto". What a key may hold follows from the spec's field: its
-bounds, a flag, or one of some texts, which stand for themselves. `factor(key | 2)` is a number that need not be whole,
+first that the file or its class has counts; where `auto` is among them, that text counts as none. What a key may hold
+follows from the spec's field: its bounds, a flag, or one of some texts, which stand for themselves. `factor(key | 2)` is a number that need not be whole,
 `count(key)` that of the entries of a list, `within(key, 1, 16)` one in other bounds than the field's, `given(key)`
 whether a file has the key, which is left to others, and `index` counts the layers from 0.
 """
@@ -13,12 +13,13 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from msgspec import NODEFAULT, Struct, inspect
 from msgspec.structs import replace
 
+from roofline.core import numeric as np
 from roofline.specs.huggingface.config import ACTIVATIONS, FORMATS, Config, of_each_layer
 
 _WORDS = {"true": True, "false": False, "null": None}
@@ -57,26 +58,25 @@ WINDOW = Kind(least=0, most=10**9)
 
 
 class Scope(Struct, frozen=True):
-    """What an expression is about: a file, the layer of that index, and `others` by name, files or specs.
-
-    `known`: what is the same for all layers, and lists.
-    """
+    """What an expression is about: a file, the number of its layers, and `others` by name, files or specs."""
 
     config: Config
-    index: int = 0
     layers: int = 0
     others: Mapping[str, Any] = {}
-    known: dict[ast.expr, Any] = {}
 
 
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+Value = Callable[[Kind, Scope], Any]
+"""An expression, compiled: its value for a file, an array where it depends on the layer."""
 
 
 def evaluate(text: str, kind: Kind, scope: Scope) -> Any:
     """The value of an expression for a file, None for a key that it lacks; raises SpecError."""
-    return _value(_parsed(text), kind, scope)
+    return compiled(text)(kind, scope)
+
+
+@lru_cache(maxsize=4096)
+def compiled(text: str) -> Value:
+    return _compiled(ast.parse(text, mode="eval").body)
 
 
 _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -95,62 +95,78 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 
 
-@lru_cache(maxsize=4096)
-def _is_alike(node: ast.expr) -> bool:
-    """Whether an expression is the same for all layers."""
-    return not any(isinstance(part, ast.Subscript) or ast.unparse(part) == "index" for part in ast.walk(node))
-
-
-def _value(node: ast.expr, kind: Kind, scope: Scope) -> Any:
-    if not scope.layers or not _is_alike(node):
-        return _computed(node, kind, scope)
-    if node not in scope.known:
-        scope.known[node] = _computed(node, kind, scope)
-    return scope.known[node]
-
-
-def _computed(node: ast.expr, kind: Kind, scope: Scope) -> Any:
+def _compiled(node: ast.expr) -> Value:
     match node:
         case ast.Constant(value=found):
-            return found
-        case ast.Name(id=name) if name in kind.texts or name in _WORDS:
-            return _WORDS.get(name, name)
+            return lambda *_: found
+        case ast.Name(id=name) if name in _WORDS:
+            return lambda *_: _WORDS[name]
         case ast.Name(id="index"):
-            return scope.index
+            return lambda _, scope: np.arange(scope.layers)
         case ast.BinOp(op=ast.BitOr()):
-            return _first_of(_parts(node, ast.BitOr), kind, scope)
+            return _alternatives(*_parts(node, ast.BitOr))
         case ast.BinOp(left=left, op=operation, right=right) if not isinstance(operation, ast.Div):
-            summed = isinstance(operation, (ast.Add, ast.Sub))
-            inner = Kind(least=0 if summed else kind.least, needed=True)
-            divisor = NUMBER if isinstance(operation, (ast.Mod, ast.FloorDiv)) else inner
-            return _OPERATORS[type(operation)](_value(left, inner, scope), _value(right, divisor, scope))
+            return _calculation(_compiled(left), operation, _compiled(right))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, FLAG, scope)
+            negated = _compiled(operand)
+            return lambda _, scope: np.logical_not(_truth(negated, scope))
         case ast.UnaryOp(operand=operand):
-            return -_value(operand, kind, scope)
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_value(part, FLAG, scope) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(_value(part, FLAG, scope) for part in parts)
+            positive = _compiled(operand)
+            return lambda kind, scope: -positive(kind, scope)
+        case ast.BoolOp(op=joint, values=parts):
+            return _joined(isinstance(joint, ast.And), [_compiled(part) for part in parts])
         case ast.IfExp(test=test, body=body, orelse=otherwise):
-            return _value(body if _value(test, FLAG, scope) else otherwise, kind, scope)
+            condition, chosen, other = map(_compiled, (test, body, otherwise))
+            return lambda kind, scope: (chosen if _truth(condition, scope) else other)(kind, scope)
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as operation], comparators=[right]):
+            return _membership(_compiled(left), ast.unparse(right), isinstance(operation, ast.In))
         case ast.Compare(left=left, ops=[operation], comparators=[right]):
-            return _compared(left, operation, right, scope)
+            of_text = isinstance(right, ast.Constant) and isinstance(right.value, str)
+            compare, first, second = _OPERATORS[type(operation)], _compiled(left), _compiled(right)
+            side = TEXT if of_text else NATURAL
+            return lambda _, scope: compare(first(side, scope), second(side, scope))
         case ast.Subscript(value=listed):
-            return _entry(listed, scope)
+            return _alternatives(node, ast.Constant(None))
         case ast.Call(func=ast.Name(id="given"), args=[ast.Name(id=name)]):
-            return scope.config.content.get(name) is not None
+            return lambda _, scope: scope.config.content.get(name) is not None
         case ast.Call(func=ast.Name(id="count"), args=[ast.Name(id=name)]):
-            return len(scope.config.integers(name))
+            return lambda _, scope: len(scope.config.integers(name))
         case ast.Call(func=ast.Name(id="within"), args=[part, ast.Constant(value=least), ast.Constant(value=most)]):
-            return _value(part, replace(kind, least=least, most=most), scope)
-        case ast.Call(args=[ast.BinOp(left=key, right=ast.Constant(value=default))]):
-            place, names = _keys(key, scope)
-            return place.factor(names[0], default)
+            bounded = _compiled(part)
+            return lambda kind, scope: bounded(replace(kind, least=least, most=most), scope)
+        case ast.Call(args=[ast.BinOp(left=written, right=ast.Constant(value=default))]):
+            fraction = _Key.of(written)
+            return lambda _, scope: fraction.place(scope).factor(fraction.names[0], default)
         case ast.List(elts=parts):
-            return [_value(part, kind, scope) for part in parts]
-    place, names = _keys(node, scope)
-    return kind.read(place, names) if isinstance(place, Config) else place[names[0]]
+            entries = [_compiled(part) for part in parts]
+            return lambda kind, scope: [entry(kind, scope) for entry in entries]
+    return _Key.of(node).read
+
+
+class _Key(Struct, frozen=True):
+    """A key of a file or of its sections, and its spellings."""
+
+    sections: list[str]
+    names: list[str]
+
+    @classmethod
+    def of(cls, node: ast.expr) -> _Key:
+        first, *others = (ast.unparse(part) for part in _parts(node, ast.Div))
+        *sections, name = first.split(".")
+        return cls(sections, [name, *others])
+
+    def place(self, scope: Scope) -> Any:
+        """The file, section or spec that has the key."""
+        place: Any = scope.config
+        for section in self.sections:
+            place = scope.others[section] if section in scope.others else place.section(section)
+        return place
+
+    def read(self, kind: Kind, scope: Scope) -> Any:
+        if self.names[0] in kind.texts and not self.sections:
+            return self.names[0]
+        place = self.place(scope)
+        return kind.read(place, self.names) if isinstance(place, Config) else place[self.names[0]]
 
 
 def _parts(node: ast.expr, joint: type[ast.operator]) -> list[ast.expr]:
@@ -160,52 +176,79 @@ def _parts(node: ast.expr, joint: type[ast.operator]) -> list[ast.expr]:
     return [node]
 
 
-def _first_of(parts: list[ast.expr], kind: Kind, scope: Scope) -> Any:
-    """The first part that the file has, or the last one."""
-    for part in parts[:-1]:
-        if isinstance(part, ast.Subscript):
-            if (found := _entry(part.value, scope)) is not None:
-                return found
-        else:
-            place, names = _keys(part, scope)
-            if place.has(*names) and "auto" not in map(place.content.get, names):
-                return kind.read(place, names)
-    return _value(parts[-1], kind, scope)
+def _alternatives(*parts: ast.expr) -> Value:
+    """The first part that the file has, or the last one; lists have an entry for each layer."""
+    *written, last = parts
+    keys = [
+        (isinstance(part, ast.Subscript), _Key.of(part.value if isinstance(part, ast.Subscript) else part))
+        for part in written
+        if ast.unparse(part) != "auto"
+    ]
+    automatic, otherwise = len(keys) < len(written), _compiled(last)
+
+    def function(kind: Kind, scope: Scope) -> Any:
+        for listed, key in keys:
+            place = key.place(scope)
+            if listed:
+                (name,) = key.names
+                entries = of_each_layer(place, place.integers(name), name, [None] * scope.layers)
+                if entries[0] is not None:
+                    return np.array(entries)
+            elif place.has(*key.names) and not (automatic and "auto" in map(place.content.get, key.names)):
+                return kind.read(place, key.names)
+        return otherwise(kind, scope)
+
+    return function
 
 
-@lru_cache(maxsize=4096)
-def _spelled(node: ast.expr) -> tuple[list[str], list[str]]:
-    """The sections around a key, and the key's spellings."""
-    first, *others = (ast.unparse(part) for part in _parts(node, ast.Div))
-    *sections, name = first.split(".")
-    return sections, [name, *others]
+def _calculation(left: Value, operation: ast.operator, right: Value) -> Value:
+    """Operands may be 0 where a sum or the result may; divisors may not."""
+    calculate, summed = _OPERATORS[type(operation)], isinstance(operation, (ast.Add, ast.Sub))
+    divides = isinstance(operation, (ast.Mod, ast.FloorDiv))
+
+    def function(kind: Kind, scope: Scope) -> Any:
+        inner = NATURAL if summed else _operand(kind.least)
+        return calculate(left(inner, scope), right(NUMBER if divides else inner, scope))
+
+    return function
 
 
-def _keys(node: ast.expr, scope: Scope) -> tuple[Any, list[str]]:
-    """The file or section of a key, and the key's spellings."""
-    sections, names = _spelled(node)
-    place: Any = scope.config
-    for section in sections:
-        place = scope.others[section] if section in scope.others else place.section(section)
-    return place, names
+@cache
+def _operand(least: int) -> Kind:
+    return Kind(least=least, needed=True)
 
 
-def _entry(node: ast.expr, scope: Scope) -> int | None:
-    """The layer's entry in a list; None for a file without it, SpecError for a list of another length."""
-    if node not in scope.known:
-        place, (name,) = _keys(node, scope)
-        scope.known[node] = of_each_layer(place, place.integers(name), name, [None] * scope.layers)
-    found: int | None = scope.known[node][scope.index]
-    return found
+def _truth(part: Value, scope: Scope) -> Any:
+    """Whether a condition holds, an array where it depends on the layer."""
+    found = part(FLAG, scope)
+    return found.astype(bool) if isinstance(found, np.ndarray) else bool(found)
 
 
-def _compared(left: ast.expr, operation: ast.cmpop, right: ast.expr, scope: Scope) -> bool:
-    if isinstance(operation, (ast.In, ast.NotIn)):
-        if right not in scope.known:
-            scope.known[right] = frozenset(scope.config.integers(ast.unparse(right)))
-        return (_value(left, NATURAL, scope) in scope.known[right]) == isinstance(operation, ast.In)
-    kind = TEXT if isinstance(right, ast.Constant) and isinstance(right.value, str) else NATURAL
-    return bool(_OPERATORS[type(operation)](_value(left, kind, scope), _value(right, kind, scope)))
+def _joined(every: bool, parts: list[Value]) -> Value:
+    """Whether every condition holds, or any; those that change nothing for any layer are not read."""
+
+    def function(_: Kind, scope: Scope) -> Any:
+        found: Any = every
+        for part in parts:
+            truth = _truth(part, scope)
+            found = found & truth if every else found | truth
+            if not np.any(found) if every else np.all(found):
+                break
+        return found
+
+    return function
+
+
+def _membership(part: Value, name: str, wanted: bool) -> Value:
+    """Whether a number is in a list of the file."""
+
+    def function(_: Kind, scope: Scope) -> Any:
+        among, found = frozenset(scope.config.integers(name)), part(NATURAL, scope)
+        if isinstance(found, np.ndarray):
+            return np.array([(each in among) == wanted for each in found.tolist()])
+        return (found in among) == wanted
+
+    return function
 
 
 def kind_of(field: inspect.Field) -> Kind:
