@@ -80,6 +80,10 @@ class Config:
     def replaced(self, content: Mapping[str, Any]) -> Config:
         return Config(content, self.where, self.read, self.defaults, self.called)
 
+    def having(self, changes: Mapping[str, Any]) -> Config:
+        """The file with these keys in place of its own."""
+        return self.replaced({**self.content, **changes})
+
     def renamed(self, **own: str) -> Config:
         """The file with the values of its `own` keys, or those of its class, under the usual names."""
         known = {**self.defaults, **self.content}
@@ -331,7 +335,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
         unread = [name for name in given if name not in config.read or name == "num_hidden_layers"]
         if layer >= len(names) or unread:
             raise SpecError(config.where, f"'{PER_LAYER}': {quote(unread[0] if unread else key)} is not read")
-        other = reader(config.replaced({**config.content, **given}))
+        other = reader(config.having(given))
         changed = {part: value for part, value in other.items() if value != spec.get(part) and part != "blocks"}
         if expanded(other) != expanded(spec) or not all(isinstance(value, dict) for value in changed.values()):
             raise SpecError(config.where, f"'{PER_LAYER}': layer {key} differs in more than its own parts")

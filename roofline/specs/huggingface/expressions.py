@@ -3,9 +3,11 @@
 They stand in tables of this package, in Python's syntax, and are never run. A name is a key of the file, `section.key`
 one of a section, `key[index]` the entry of the layer in a list. `/` joins spellings of a key, `|` is "or else": the
 first that the file or its class has counts; where `auto` is among them, that text counts as none. What a key may hold
-follows from the spec's field: its bounds, a flag, or one of some texts, which stand for themselves. `factor(key | 2)` is a number that need not be whole,
-`count(key)` that of the entries of a list, `within(key, 1, 16)` one in other bounds than the field's, `given(key)`
-whether a file has the key, which is left to others, and `index` counts the layers from 0.
+follows from the spec's field: its bounds, a flag, or one of some texts, which stand for themselves. `factor(key | 2)`
+is a number that need not be whole, `count(key)` that of the entries of a list, `positive(key)` one above 0 and
+`within(key, 1, 16)` one in other bounds, where the field has others, `given(key)` whether a file has the key, which is
+left to others, `named('V2')` whether a class that the file names has a text in its name, and `index` counts the layers
+from 0.
 """
 
 from __future__ import annotations
@@ -76,6 +78,7 @@ def evaluate(text: str, kind: Kind, scope: Scope) -> Any:
 
 @lru_cache(maxsize=4096)
 def compiled(text: str) -> Value:
+    """The expression in a text."""
     return _compiled(ast.parse(text, mode="eval").body)
 
 
@@ -125,10 +128,16 @@ def _compiled(node: ast.expr) -> Value:
             compare, first, second = _OPERATORS[type(operation)], _compiled(left), _compiled(right)
             side = TEXT if of_text else NATURAL
             return lambda _, scope: compare(first(side, scope), second(side, scope))
-        case ast.Subscript(value=listed):
+        case ast.Subscript():
             return _alternatives(node, ast.Constant(None))
         case ast.Call(func=ast.Name(id="given"), args=[ast.Name(id=name)]):
             return lambda _, scope: scope.config.content.get(name) is not None
+        case ast.Call(func=ast.Name(id="named"), args=[ast.Constant(value=written)]):
+            text = str(written)
+            return lambda _, scope: any(text in name for name in scope.config.texts("architectures"))
+        case ast.Call(func=ast.Name(id="positive"), args=[part]):
+            counted = _compiled(part)
+            return lambda kind, scope: counted(replace(kind, least=1), scope)
         case ast.Call(func=ast.Name(id="count"), args=[ast.Name(id=name)]):
             return lambda _, scope: len(scope.config.integers(name))
         case ast.Call(func=ast.Name(id="within"), args=[part, ast.Constant(value=least), ast.Constant(value=most)]):

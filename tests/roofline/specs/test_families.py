@@ -44,6 +44,7 @@ def test_a_key_of_a_section_and_a_condition() -> None:
         ("a", {"a": 1.5}),
         ("within(a | 4, 2, 16)", {"a": 1}),
         ("2 * within(a | 4, 1, 16)", {"a": 17}),
+        ("1 + positive(a | 4)", {"a": 0}),
     ],
 )
 def test_a_key_out_of_its_bounds_is_an_error_that_names_it(text: str, content: dict[str, Any]) -> None:
@@ -76,3 +77,22 @@ def test_windows_of_qwen_begin_after_the_first_layers() -> None:
     model = parse_model(translate({**content, **given}, "file", "own"), "file")
     assert [attention.window for attention in model.attentions] == [None, 64]
     assert model.pattern.index("windowed") == 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("rwkv7", "decay_low_rank_dim"), ("rwkv7", "v_low_rank_dim"), ("minimax_m3", "shared_intermediate_size")],
+)
+def test_sizes_of_what_a_model_has_are_not_0(kind: str, key: str) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    content = {**sizes, "vocab_size": 100, "intermediate_size": 128, "model_type": kind}
+    parse_model(translate(content, "file", "own"), "file")
+    with pytest.raises(SpecError, match=f"'{key}' must be between 1"):
+        translate({**content, key: 0}, "file", "own")
+
+
+def test_a_hundred_thousand_layers_of_a_pattern_are_few_sections() -> None:
+    content = json.loads((CONFIGS / "deepseek-v3.json").read_text())
+    spec = translate({**content, "num_hidden_layers": 100_000}, "file", "own")
+    assert spec["layers"]["pattern"].count("dense") == 3
+    assert len(spec["blocks"]) == 2
