@@ -22,7 +22,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +31,7 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from roofline.core.checked import Checked
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled, bundled_path, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine_versions import aliases_of, split_name
@@ -53,7 +52,7 @@ PHASES = ("prefill", "decode")
 GATED_DELTA_RULE_KERNELS = CHUNKED, _ = ("chunked", "fused")
 """Prefill kernels of the gated delta rule: several kernels over chunks of the prompt, or one fused kernel."""
 
-_TABLES: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("engine_parameters.yaml"))
+_TABLES: Mapping[str, Mapping[str, Any]] = bundled("specs/engine_parameters.yaml")
 
 FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {name: tuple(map(tuple, kernels)) for name, kernels in _TABLES["fusions"].items()}
@@ -401,8 +400,7 @@ def list_engines() -> list[str]:
 @lru_cache(maxsize=1)
 def bundled_profiles() -> Mapping[str, Path]:
     """The bundled profile files by name."""
-    found = (Path(str(entry)) for entry in (files("roofline.specs") / "engines").iterdir())
-    return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
+    return MappingProxyType({path.stem: path for path in bundled_path("specs/engines").glob("*.yaml")})
 
 
 @lru_cache(maxsize=4)

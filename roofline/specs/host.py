@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled_path, read_mapping
 from roofline.core.errors import UnknownNameError
 from roofline.specs.library import find_file, modified, written
 from roofline.specs.records import record
@@ -58,7 +57,7 @@ class Host(Struct, frozen=True):
 
 def list_hosts() -> list[str]:
     """The names of the bundled hosts."""
-    return sorted(Path(str(entry)).stem for entry in (files("roofline") / "hwspecs" / "hosts").iterdir())
+    return sorted(path.stem for path in bundled_path("hwspecs/hosts").glob("*.yaml"))
 
 
 def load_host(name: str | os.PathLike[str]) -> Host:

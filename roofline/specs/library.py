@@ -7,11 +7,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roofline.core.documents import MAX_BYTES, read_mapping
+from roofline.core.documents import MAX_BYTES, bundled_path, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
 from roofline.core.inputs import check_allowed, read_text, reason
 from roofline.core.registry import registered
@@ -35,7 +34,7 @@ def _listed(folder: File) -> dict[str, Path]:
 
 def folders() -> tuple[Path, ...]:
     """The folder of the program with its packages, and the files and folders in `ROOFLINE_SPECS`."""
-    program = Path(str(files("roofline")))
+    program = bundled_path("")
     return (program, *filter(Path.is_dir, program.iterdir()), *_extra_roots())
 
 
@@ -130,7 +129,7 @@ def extensions() -> str:
 @lru_cache(maxsize=8)
 def bundled_folder(package: str) -> Path:
     """The folder of a bundled package (hwspecs or modelspecs)."""
-    return Path(str(files("roofline") / package))
+    return bundled_path(package)
 
 
 def modified(path: Path) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError, convert, inspect
 
-from roofline.core.documents import finite_number
+from roofline.core.documents import bundled, bundled_path, finite_number
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.library import as_mapping, check_keys, unknown_key
@@ -28,6 +29,17 @@ def record(kind: type[Record], content: object, where: str, key: str = "") -> Re
         raise
     except RooflineError as error:  # of the type's own check
         raise SpecError(where, str(error)) from None
+
+
+def bundled_record(kind: type[Record], relative: str) -> Record:
+    """The table in a file of the program, by its path in the package."""
+    found: Record = _bundled_record(kind, relative)
+    return found
+
+
+@cache
+def _bundled_record(kind: type[Any], relative: str) -> Any:
+    return record(kind, bundled(relative), str(bundled_path(relative)))
 
 
 def seconds(text: object, key: str, where: str) -> float:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
 
 Spec: TypeAlias = dict[str, Any]
@@ -34,10 +32,9 @@ SIZES = frozenset(
 """Keys that a model's own file must have; sections leave out those that are as in their class."""
 
 
-@cache
 def rows(table: str) -> Mapping[str, Any]:
     """The rows of a table of this package."""
-    return read_mapping(Path(__file__).with_name(table))
+    return bundled(f"specs/huggingface/{table}")
 
 
 def class_defaults(model_type: str, section: bool = False) -> Mapping[str, Any]:
