@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, ValidationError, convert, inspect
 
 from roofline.core.documents import bundled, bundled_path, finite_number
-from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.errors import SpecError, located, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.library import as_mapping, check_keys, unknown_key
 
@@ -22,13 +22,10 @@ def record(kind: type[Record], content: object, where: str, key: str = "") -> Re
     body = as_mapping(content, where, key)
     check_keys(body, kind.__struct_encode_fields__, where, key)
     try:
-        return convert(body, kind)
+        with located(where):  # the type's own check
+            return convert(body, kind)
     except ValidationError as error:
         raise SpecError(where, _explained(str(error), kind, body, key)) from None
-    except SpecError:
-        raise
-    except RooflineError as error:  # of the type's own check
-        raise SpecError(where, str(error)) from None
 
 
 def bundled_record(kind: type[Record], relative: str) -> Record:
@@ -44,10 +41,8 @@ def _bundled_record(kind: type[Any], relative: str) -> Any:
 
 def seconds(text: object, key: str, where: str) -> float:
     """The seconds of a time such as `3 ms`, or 0; raises SpecError."""
-    try:
+    with located(where, key):
         return 0.0 if finite_number(text) == 0 else parse_quantity(text, Dimension.TIME).value
-    except RooflineError as error:
-        raise SpecError(where, f"{quote(key)}: {error}") from None
 
 
 def _explained(message: str, kind: type[Struct], body: object, key: str) -> str:
