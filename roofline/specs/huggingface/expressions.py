@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from msgspec import NODEFAULT, Struct, inspect
@@ -67,19 +67,17 @@ class Scope(Struct, frozen=True):
     others: Mapping[str, Any] = {}
 
 
-Value = Callable[[Kind, Scope], Any]
-"""An expression, compiled: its value for a file, an array where it depends on the layer."""
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def evaluate(text: str, kind: Kind, scope: Scope) -> Any:
-    """The value of an expression for a file, None for a key that it lacks; raises SpecError."""
-    return compiled(text)(kind, scope)
+    """The value of an expression for a file, None for a key that it lacks, an array over the layers of what differs.
 
-
-@lru_cache(maxsize=4096)
-def compiled(text: str) -> Value:
-    """The expression in a text."""
-    return _compiled(ast.parse(text, mode="eval").body)
+    Raises SpecError.
+    """
+    return _value(_parsed(text), kind, scope)
 
 
 _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -98,84 +96,53 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 
 
-def _compiled(node: ast.expr) -> Value:
+def _value(node: ast.expr, kind: Kind, scope: Scope) -> Any:
     match node:
-        case ast.Constant(value=found):
-            return lambda *_: found
-        case ast.Name(id=name) if name in _WORDS:
-            return lambda *_: _WORDS[name]
-        case ast.Name(id="index"):
-            return lambda _, scope: np.arange(scope.layers)
         case ast.BinOp(op=ast.BitOr()):
-            return _alternatives(*_parts(node, ast.BitOr))
+            return _first_of(_parts(node, ast.BitOr), kind, scope)
+        case ast.Constant(value=found):
+            return found
+        case ast.Name(id=name) if name in kind.texts or name in _WORDS:
+            return _WORDS.get(name, name)
+        case ast.Name(id="index"):
+            return np.arange(scope.layers)
         case ast.BinOp(left=left, op=operation, right=right) if not isinstance(operation, ast.Div):
-            return _calculation(_compiled(left), operation, _compiled(right))
+            summed = isinstance(operation, (ast.Add, ast.Sub))
+            inner = Kind(least=0 if summed else kind.least, needed=True)
+            divisor = NUMBER if isinstance(operation, (ast.Mod, ast.FloorDiv)) else inner
+            return _OPERATORS[type(operation)](_value(left, inner, scope), _value(right, divisor, scope))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            negated = _compiled(operand)
-            return lambda _, scope: np.logical_not(_truth(negated, scope))
+            return np.logical_not(holds(operand, scope))
         case ast.UnaryOp(operand=operand):
-            positive = _compiled(operand)
-            return lambda kind, scope: -positive(kind, scope)
+            return -_value(operand, kind, scope)
         case ast.BoolOp(op=joint, values=parts):
-            return _joined(isinstance(joint, ast.And), [_compiled(part) for part in parts])
+            return _joined(isinstance(joint, ast.And), parts, scope)
         case ast.IfExp(test=test, body=body, orelse=otherwise):
-            condition, chosen, other = map(_compiled, (test, body, otherwise))
-            return lambda kind, scope: (chosen if _truth(condition, scope) else other)(kind, scope)
+            return _value(body if holds(test, scope) else otherwise, kind, scope)
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as operation], comparators=[right]):
-            return _membership(_compiled(left), ast.unparse(right), isinstance(operation, ast.In))
+            among = frozenset(scope.config.integers(ast.unparse(right)))
+            found = np.vectorize(among.__contains__)(_value(left, NATURAL, scope))
+            return found == isinstance(operation, ast.In)
         case ast.Compare(left=left, ops=[operation], comparators=[right]):
-            of_text = isinstance(right, ast.Constant) and isinstance(right.value, str)
-            compare, first, second = _OPERATORS[type(operation)], _compiled(left), _compiled(right)
-            side = TEXT if of_text else NATURAL
-            return lambda _, scope: compare(first(side, scope), second(side, scope))
-        case ast.Subscript():
-            return _alternatives(node, ast.Constant(None))
+            side = TEXT if isinstance(right, ast.Constant) and isinstance(right.value, str) else NATURAL
+            return _OPERATORS[type(operation)](_value(left, side, scope), _value(right, side, scope))
         case ast.Call(func=ast.Name(id="given"), args=[ast.Name(id=name)]):
-            return lambda _, scope: scope.config.content.get(name) is not None
-        case ast.Call(func=ast.Name(id="named"), args=[ast.Constant(value=written)]):
-            text = str(written)
-            return lambda _, scope: any(text in name for name in scope.config.texts("architectures"))
-        case ast.Call(func=ast.Name(id="positive"), args=[part]):
-            counted = _compiled(part)
-            return lambda kind, scope: counted(replace(kind, least=1), scope)
+            return scope.config.content.get(name) is not None
+        case ast.Call(func=ast.Name(id="named"), args=[ast.Constant(value=str(written))]):
+            return any(written in name for name in scope.config.texts("architectures"))
         case ast.Call(func=ast.Name(id="count"), args=[ast.Name(id=name)]):
-            return lambda _, scope: len(scope.config.integers(name))
+            return len(scope.config.integers(name))
+        case ast.Call(func=ast.Name(id="positive"), args=[part]):
+            return _value(part, replace(kind, least=1), scope)
         case ast.Call(func=ast.Name(id="within"), args=[part, ast.Constant(value=least), ast.Constant(value=most)]):
-            bounded = _compiled(part)
-            return lambda kind, scope: bounded(replace(kind, least=least, most=most), scope)
-        case ast.Call(args=[ast.BinOp(left=written, right=ast.Constant(value=default))]):
-            fraction = _Key.of(written)
-            return lambda _, scope: fraction.place(scope).factor(fraction.names[0], default)
+            return _value(part, replace(kind, least=least, most=most), scope)
+        case ast.Call(args=[ast.BinOp(left=key, right=ast.Constant(value=default))]):
+            place, names = _keys(key, scope)
+            return place.factor(names[0], default)
         case ast.List(elts=parts):
-            entries = [_compiled(part) for part in parts]
-            return lambda kind, scope: [entry(kind, scope) for entry in entries]
-    return _Key.of(node).read
-
-
-class _Key(Struct, frozen=True):
-    """A key of a file or of its sections, and its spellings."""
-
-    sections: list[str]
-    names: list[str]
-
-    @classmethod
-    def of(cls, node: ast.expr) -> _Key:
-        first, *others = (ast.unparse(part) for part in _parts(node, ast.Div))
-        *sections, name = first.split(".")
-        return cls(sections, [name, *others])
-
-    def place(self, scope: Scope) -> Any:
-        """The file, section or spec that has the key."""
-        place: Any = scope.config
-        for section in self.sections:
-            place = scope.others[section] if section in scope.others else place.section(section)
-        return place
-
-    def read(self, kind: Kind, scope: Scope) -> Any:
-        if self.names[0] in kind.texts and not self.sections:
-            return self.names[0]
-        place = self.place(scope)
-        return kind.read(place, self.names) if isinstance(place, Config) else place[self.names[0]]
+            return [_value(part, kind, scope) for part in parts]
+    place, names = _keys(node, scope)
+    return kind.read(place, names) if isinstance(place, Config) else place[names[0]]
 
 
 def _parts(node: ast.expr, joint: type[ast.operator]) -> list[ast.expr]:
@@ -185,79 +152,52 @@ def _parts(node: ast.expr, joint: type[ast.operator]) -> list[ast.expr]:
     return [node]
 
 
-def _alternatives(*parts: ast.expr) -> Value:
+def _first_of(parts: list[ast.expr], kind: Kind, scope: Scope) -> Any:
     """The first part that the file has, or the last one; lists have an entry for each layer."""
-    *written, last = parts
-    keys = [
-        (isinstance(part, ast.Subscript), _Key.of(part.value if isinstance(part, ast.Subscript) else part))
-        for part in written
-        if ast.unparse(part) != "auto"
-    ]
-    automatic, otherwise = len(keys) < len(written), _compiled(last)
-
-    def function(kind: Kind, scope: Scope) -> Any:
-        for listed, key in keys:
-            place = key.place(scope)
-            if listed:
-                (name,) = key.names
-                entries = of_each_layer(place, place.integers(name), name, [None] * scope.layers)
-                if entries[0] is not None:
-                    return np.array(entries)
-            elif place.has(*key.names) and not (automatic and "auto" in map(place.content.get, key.names)):
-                return kind.read(place, key.names)
-        return otherwise(kind, scope)
-
-    return function
+    automatic = any(isinstance(part, ast.Name) and part.id == "auto" for part in parts)
+    for part in parts[:-1]:
+        if isinstance(part, ast.Subscript):
+            place, (name,) = _keys(part.value, scope)
+            if (entries := of_each_layer(place, place.integers(name), name, [None] * scope.layers))[0] is not None:
+                return np.array(entries)
+        else:
+            place, names = _keys(part, scope)
+            if place.has(*names) and not (automatic and "auto" in map(place.content.get, names)):
+                return kind.read(place, names)
+    return _value(parts[-1], kind, scope)
 
 
-def _calculation(left: Value, operation: ast.operator, right: Value) -> Value:
-    """Operands may be 0 where a sum or the result may; divisors may not."""
-    calculate, summed = _OPERATORS[type(operation)], isinstance(operation, (ast.Add, ast.Sub))
-    divides = isinstance(operation, (ast.Mod, ast.FloorDiv))
-
-    def function(kind: Kind, scope: Scope) -> Any:
-        inner = NATURAL if summed else _operand(kind.least)
-        return calculate(left(inner, scope), right(NUMBER if divides else inner, scope))
-
-    return function
+@lru_cache(maxsize=4096)
+def _spelled(node: ast.expr) -> tuple[list[str], list[str]]:
+    """The sections around a key, and the key's spellings."""
+    first, *others = (ast.unparse(part) for part in _parts(node, ast.Div))
+    *sections, name = first.split(".")
+    return sections, [name, *others]
 
 
-@cache
-def _operand(least: int) -> Kind:
-    return Kind(least=least, needed=True)
+def _keys(node: ast.expr, scope: Scope) -> tuple[Any, list[str]]:
+    """The file or section of a key, and the key's spellings."""
+    sections, names = _spelled(node)
+    place: Any = scope.config
+    for section in sections:
+        place = scope.others[section] if section in scope.others else place.section(section)
+    return place, names
 
 
-def _truth(part: Value, scope: Scope) -> Any:
+def holds(condition: str | ast.expr, scope: Scope) -> Any:
     """Whether a condition holds, an array where it depends on the layer."""
-    found = part(FLAG, scope)
+    found = _value(_parsed(condition) if isinstance(condition, str) else condition, FLAG, scope)
     return found.astype(bool) if isinstance(found, np.ndarray) else bool(found)
 
 
-def _joined(every: bool, parts: list[Value]) -> Value:
+def _joined(every: bool, parts: list[ast.expr], scope: Scope) -> Any:
     """Whether every condition holds, or any; those that change nothing for any layer are not read."""
-
-    def function(_: Kind, scope: Scope) -> Any:
-        found: Any = every
-        for part in parts:
-            truth = _truth(part, scope)
-            found = found & truth if every else found | truth
-            if not np.any(found) if every else np.all(found):
-                break
-        return found
-
-    return function
-
-
-def _membership(part: Value, name: str, wanted: bool) -> Value:
-    """Whether a number is in a list of the file."""
-
-    def function(_: Kind, scope: Scope) -> Any:
-        among, found = frozenset(scope.config.integers(name)), part(NATURAL, scope)
-        if isinstance(found, np.ndarray):
-            return np.array([(each in among) == wanted for each in found.tolist()])
-        return (found in among) == wanted
-
-    return function
+    found: Any = every
+    for part in parts:
+        found = found & holds(part, scope) if every else found | holds(part, scope)
+        if not np.any(found) if every else np.all(found):
+            break
+    return found
 
 
 def kind_of(field: inspect.Field) -> Kind:

@@ -6,7 +6,7 @@ what `sections.yaml` has for each of its sections, or with the row that it is `l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from itertools import chain
 from typing import Any
@@ -26,7 +26,7 @@ from roofline.specs.huggingface.config import (
     sparse_layers,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.expressions import FLAG, WINDOW, Kind, Scope, compiled, evaluate, kind_of
+from roofline.specs.huggingface.expressions import WINDOW, Kind, Scope, evaluate, holds, kind_of
 from roofline.specs.modelspec import SECTIONS, ModelSpec
 from roofline.specs.sublayers import FEED_FORWARDS, MIXERS
 
@@ -60,11 +60,6 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     sparse: str = "true"
     feeds: Mapping[str, str | bool] = {}
     mixers_first: bool = False
-
-    @property
-    def differs_in_experts(self) -> bool:
-        """Whether some layers have experts, and others an MLP."""
-        return all(key in self.spec for key in FEEDS.values())
 
 
 def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,89 +98,81 @@ def family(name: str) -> Family:
     return convert({**own, "spec": whole(found, {})}, Family)
 
 
+class _Field:
+    """A field of a spec: the `record` of a section, the field of an `entry` of a list, and what a key for it may hold."""
+
+    def __init__(self, field: inspect.Field) -> None:
+        types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+        inner = next((one for one in types if isinstance(one, inspect.StructType)), None)
+        listed = next((one for one in types if isinstance(one, (inspect.ListType, inspect.VarTupleType))), None)
+        self.record = (
+            ModelSpec if field.name == "tower" else inner.cls if inner else SECTIONS.get(field.name, ModelSpec)
+        )
+        self.entry = None if listed is None else _Field(inspect.Field(field.name, field.name, listed.item_type))
+        self.plain = any(isinstance(one, inspect.StrType) for one in types)
+        self.whole = not any(isinstance(one, inspect.FloatType) for one in types)
+        layers = Kind(most=10**5, needed=True)
+        self.kind = layers if field.name == "layers" else kind_of(inner.fields[0] if inner else field)
+
+
 @cache
-def _fields(record: type) -> dict[str, inspect.Field]:
+def _fields(record: type) -> dict[str, _Field]:
     found = inspect.type_info(record)
     assert isinstance(found, inspect.StructType)
-    return {field.name: field for field in found.fields}
+    return {field.name: _Field(field) for field in found.fields}
 
 
-Filled = Callable[[Scope], Any]
-"""What a row, or an entry of it, has for a file; None for what a file lacks."""
-
-
-def filler(record: type, row: Mapping[str, Any]) -> Filled:
-    """The section of a spec that a row describes, as a function of a file; values that it lacks are left out."""
+def fill(record: type, row: Mapping[str, Any], scope: Scope) -> Spec:
+    """The section of a spec that a row describes, for a file; values that it lacks are left out."""
     fields = _fields(record)
-    parts = {key: _entry(fields[key], source) for key, source in row.items() if source is not None}
-
-    def fill(scope: Scope) -> Spec:
-        return {key: value for key, part in parts.items() if (value := part(scope)) is not None}
-
-    return fill
+    filled = {key: _filled(fields[key], source, scope) for key, source in row.items() if source is not None}
+    return {key: value for key, value in filled.items() if value is not None}
 
 
-def _entry(field: inspect.Field, source: Any) -> Filled:
-    types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-    inner = next((one for one in types if isinstance(one, inspect.StructType)), None)
+def _filled(field: _Field, source: Any, scope: Scope) -> Any:
     if isinstance(source, dict):
-        return filler(ModelSpec if field.name == "tower" else inner.cls if inner else SECTIONS[field.name], source)
+        return fill(field.record, source, scope)
     if isinstance(source, list):
-        listed = next(one for one in types if isinstance(one, (inspect.ListType, inspect.VarTupleType)))
-        parts = [_entry(inspect.Field(field.name, field.name, listed.item_type), one) for one in source]
-        return lambda scope: [part(scope) for part in parts]
-    if not isinstance(source, str) or any(isinstance(one, inspect.StrType) for one in types):
-        return lambda _: source
-    kind = Kind(most=10**5, needed=True) if field.name == "layers" else kind_of(inner.fields[0] if inner else field)
-    value, whole = compiled(source), not any(isinstance(one, inspect.FloatType) for one in types)
-
-    def filled(scope: Scope) -> Any:
-        found = value(kind, scope)
-        if isinstance(found, float) and whole:
-            return int(found)
-        return found or None if kind is WINDOW else found
-
-    return filled
-
-
-@cache
-def _fillers(name: str) -> tuple[Filled, Mapping[str, Filled]]:
-    """The row of a `model_type` as functions of a file: what all layers share, and each kind of their blocks."""
-    own = family(name)
-    apart = FEEDS if own.differs_in_experts else {}
-    blocks = {**_WINDOWS, **{kind: {key: own.spec[key]} for kind, key in apart.items()}, **own.blocks}
-    shared = {key: part for key, part in own.spec.items() if key not in apart.values()}
-    return filler(ModelSpec, shared), {kind: filler(ModelSpec, block) for kind, block in blocks.items()}
+        return [_filled(field.entry, one, scope) for one in source]
+    if field.plain or not isinstance(source, str):
+        return source
+    found = evaluate(source, field.kind, scope)
+    if isinstance(found, float) and field.whole:
+        return int(found)
+    return found or None if field.kind is WINDOW else found
 
 
 def read_family(name: str, config: Config) -> Spec:
     """The spec of a file by the row of a `model_type`."""
     own = family(name)
     for condition, other in own.instead.items():
-        if evaluate(condition, FLAG, Scope(config)):
+        if holds(condition, Scope(config)):
             return read_family(other, config)
     config = config.renamed(**own.renamed)
     for key in own.refused:
         section, _, inner = key.rpartition(".")
         (config.section(section) if section else config).reject(inner)
     check(own.needed, Scope(config), name)
-    scope, (fill, blocks) = Scope(config), _fillers(name)
-    base = base_spec(config, tied=own.tied, **fill(scope))
-    axes = [axis for axis in (_feeds(own, config), _mixers(own, config)) if axis]
-    used = {kind: blocks[kind](scope) for kind in dict.fromkeys(chain(*axes))}
+    scope, parts = Scope(config), dict(own.spec)
+    several = all(key in parts for key in FEEDS.values())
+    feeds = {name: {key: parts.pop(key)} for name, key in FEEDS.items()} if several else {}
+    base = base_spec(config, tied=own.tied, **fill(ModelSpec, parts, scope))
+    axes = [axis for axis in (_feeds(own, config, several), _mixers(own, config)) if axis]
+    known = {**_WINDOWS, **feeds, **own.blocks}
+    used = {name: fill(ModelSpec, known[name], scope) for name in dict.fromkeys(chain(*axes))}
     return spec_with_pattern(base, used, *(axes[::-1] if own.mixers_first else axes)) if axes else base
 
 
 def check(needed: Mapping[str, str], scope: Scope, model_type: str = "") -> None:
     """Raise SpecError for the first condition that does not hold, with what is said of it."""
     for condition, problem in needed.items():
-        if not evaluate(condition, FLAG, scope):
+        if not holds(condition, scope):
             raise SpecError(scope.config.where, problem.format(model_type=quote(model_type)))
 
 
-def _feeds(row: Family, config: Config) -> list[str]:
+def _feeds(row: Family, config: Config, several: bool) -> list[str]:
     """The feed-forward block of each layer; none where all are alike."""
-    if not row.differs_in_experts:
+    if not several:
         return _chosen(row.feeds, config) if row.feeds else []
     sparse = sparse_layers(config, [name == "moe" for name in _chosen({"moe": row.sparse, "dense": True}, config)])
     return ["moe" if some else "dense" for some in sparse]
@@ -205,9 +192,9 @@ def _chosen(pattern: Mapping[str, str | bool], config: Config) -> list[str]:
     """The first name for each layer whose condition holds."""
     layers = config.layers()
     chosen, left = np.full(layers, "", dtype=object), np.ones(layers, dtype=bool)
-    for name, holds in pattern.items():
+    for name, condition in pattern.items():
         if left.any():
-            found = left & np.asarray(holds is True or evaluate(str(holds), FLAG, Scope(config, layers))).astype(bool)
+            found = left & (condition is True or holds(str(condition), Scope(config, layers)))
             chosen[found], left = name, left & ~found
     names: list[str] = chosen.tolist()
     return names

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import Config, Spec, rows
 from roofline.specs.huggingface.expressions import Scope
-from roofline.specs.huggingface.families import Filled, check, filler, row
+from roofline.specs.huggingface.families import check, fill, row
 from roofline.specs.modelspec import ModelSpec
 
 Tower: TypeAlias = Callable[[Config, Config, Spec], Spec]
@@ -18,16 +18,14 @@ Tower: TypeAlias = Callable[[Config, Config, Spec], Spec]
 
 def read_tower(name: str, file: Config, vision: Config, text: Spec) -> Spec:
     """The keys of a tower by its row."""
-    (needed, fill), scope = _tower(name), Scope(vision, others={"file": file, "text": text})
-    check(needed, scope)
-    found: Spec = fill(scope)
-    return found
+    found, scope = _tower(name), Scope(vision, others={"file": file, "text": text})
+    check(found.get("needed", {}), scope)
+    return fill(ModelSpec, {key: source for key, source in found.items() if key != "needed"}, scope)
 
 
 @cache
-def _tower(name: str) -> tuple[Mapping[str, str], Filled]:
-    found = row("towers.yaml", name)
-    return found.pop("needed", {}), filler(ModelSpec, found)
+def _tower(name: str) -> Mapping[str, Mapping[str, str]]:
+    return row("towers.yaml", name)
 
 
 def _clip(config: Config, vision: Config, text: Spec) -> Spec:
