@@ -99,16 +99,17 @@ def family(name: str) -> Family:
 
 
 class _Field:
-    """A field of a spec: the `record` of a section, the field of an `entry` of a list, and what a key for it may hold."""
+    """A field of a spec: the record of its section, the field of an entry of a list, and what a key for it may hold."""
+
+    entry: _Field
 
     def __init__(self, field: inspect.Field) -> None:
         types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
         inner = next((one for one in types if isinstance(one, inspect.StructType)), None)
         listed = next((one for one in types if isinstance(one, (inspect.ListType, inspect.VarTupleType))), None)
-        self.record = (
-            ModelSpec if field.name == "tower" else inner.cls if inner else SECTIONS.get(field.name, ModelSpec)
-        )
-        self.entry = None if listed is None else _Field(inspect.Field(field.name, field.name, listed.item_type))
+        self.record = inner.cls if inner else SECTIONS.get(field.name, ModelSpec)  # a tower is a model
+        if listed is not None:
+            self.entry = _Field(inspect.Field(field.name, field.name, listed.item_type))
         self.plain = any(isinstance(one, inspect.StrType) for one in types)
         self.whole = not any(isinstance(one, inspect.FloatType) for one in types)
         layers = Kind(most=10**5, needed=True)
