@@ -22,23 +22,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
-from msgspec import Meta, field
+from msgspec import Meta
 from msgspec.structs import replace
 
 from roofline.core.checked import Checked
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled, bundled_path, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine_versions import aliases_of, split_name
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import KINDS, Hardware
-from roofline.specs.library import ENGINES, File, modified, own_files, written
+from roofline.specs.library import ENGINES, File, is_own_path, own_files, written
 from roofline.specs.reserve import NO_RESERVE, Reserve
 from roofline.specs.scheduler import PLAIN_SCHEDULER, Scheduler
 from roofline.specs.sublayers import MIXERS
@@ -53,7 +52,7 @@ PHASES = ("prefill", "decode")
 GATED_DELTA_RULE_KERNELS = CHUNKED, _ = ("chunked", "fused")
 """Prefill kernels of the gated delta rule: several kernels over chunks of the prompt, or one fused kernel."""
 
-_TABLES: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("engine_parameters.yaml"))
+_TABLES: Mapping[str, Mapping[str, Any]] = bundled("specs/engine_parameters.yaml")
 
 FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {name: tuple(map(tuple, kernels)) for name, kernels in _TABLES["fusions"].items()}
@@ -83,6 +82,9 @@ HOSTS = 1.58
 
 ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
 """Engines' own all-reduce kernels (`roofline.timing.kernels.collective`)."""
+
+
+Times: TypeAlias = Annotated[float, Meta(ge=1, le=1e3)]
 
 
 class Engine(Checked, frozen=True, dict=True):
@@ -131,36 +133,34 @@ class Engine(Checked, frozen=True, dict=True):
     title: str = ""
     fusions: tuple[str, ...] = ()
     graphs: tuple[str, ...] = PHASES
-    parameters: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    spread: tuple[Annotated[float, Meta(ge=1e-3, le=1)], Annotated[float, Meta(ge=1, le=1e3)]] = (1.0, 1.0)
+    parameters: Mapping[str, float] = {}
+    spread: tuple[Annotated[float, Meta(ge=1e-3, le=1)], Times] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
     int8_activations: tuple[str, ...] = ()
-    unpacking: Mapping[str, Annotated[float, Meta(gt=0, le=1000)]] = field(default_factory=lambda: MappingProxyType({}))
+    unpacking: Mapping[str, Annotated[float, Meta(gt=0, le=1000)]] = {}
     checkpoints: Mapping[str, str] | None = None
     fp8_inputs: tuple[str, ...] = ()
     vector_experts: bool = False
-    caches: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    told: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    caches: Mapping[str, str] = {}
+    told: Mapping[str, str] = {}
     overlap: bool = False
     serial_drafts: bool = False
-    handled: Annotated[float, Meta(ge=1, le=1e3)] = 1.0
+    handled: Times = 1.0
     shared_stream: Annotated[int, Meta(ge=0, le=10**9)] = 0
-    all_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    fused_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    all_reduce: Mapping[str, str] = {}
+    fused_reduce: Mapping[str, str] = {}
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
     own_kernels_of: str = ""
     at_roofs: bool = False
-    unfused: Mapping[str, tuple[Annotated[float, Meta(ge=1, le=1e3)], Annotated[float, Meta(ge=1, le=1e3)]]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    unfused: Mapping[str, tuple[Times, Times]] = {}
     prompt_logits: bool = False
     split_layers: bool = False
-    weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    weight_only: Mapping[str, str] = {}
     kernels_of: str = ""
-    also: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    vendors: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
-    mixers: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
+    also: Mapping[str, Mapping[str, str]] = {}
+    vendors: Mapping[str, Mapping[str, float]] = {}
+    mixers: Mapping[str, Mapping[str, float]] = {}
     replayed: Annotated[int, Meta(ge=0, le=10**9)] = 0
     version: str = ""
     starts: tuple[str, ...] = ()
@@ -401,8 +401,7 @@ def list_engines() -> list[str]:
 @lru_cache(maxsize=1)
 def bundled_profiles() -> Mapping[str, Path]:
     """The bundled profile files by name."""
-    found = (Path(str(entry)) for entry in (files("roofline.specs") / "engines").iterdir())
-    return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
+    return MappingProxyType({path.stem: path for path in bundled_path("specs/engines").glob("*.yaml")})
 
 
 @lru_cache(maxsize=4)
@@ -429,8 +428,8 @@ def load_engine(name: str | os.PathLike[str] | Engine) -> Engine:
         return name
     family, version = split_name(written(name, "engine"))
     own = own_files(ENGINES)
-    if family.endswith((".yaml", ".yml")) or "/" in family:
-        file = File(path := Path(family), modified(path))
+    if is_own_path(family):
+        file = File.at(Path(family))
     elif family in own:
         file = own[family]
     elif family in bundled_profiles():

@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import MAX_BYTES, read_mapping
+from roofline.core.documents import MAX_BYTES, bundled
 from roofline.core.errors import MAX_COMPLETIONS, RooflineError, UnknownNameError, alternatives, quote
 from roofline.core.inputs import read_text
 from roofline.specs.instances import instance_devices
@@ -218,7 +218,7 @@ def _read(text: str, files: Files) -> Named:
         if (instance := instance_devices(device)) is not None:
             name, each = instance
             return Named(name, dict(files)[name], devices=each * count)
-    for name, facts in read_mapping(Path(__file__).with_name("announced.yaml")).items():
+    for name, facts in bundled("specs/announced.yaml").items():
         if "".join(_spell(name)) in _joined(_spell(text)):
             raise RooflineError(f"{facts}: a spec file with figures of your own is analysed")
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"

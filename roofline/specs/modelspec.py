@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, located, quote, suggest
 from roofline.core.registry import cached
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware, list_hardware, load_devices, load_hardware
@@ -267,8 +267,12 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         check_scheme(spec.quantization, where, "quantization")
     elif spec.unquantized:
         raise SpecError(where, "'unquantized' needs 'quantization': it lists the exceptions")
-    if spec.formats is not None:
-        _check_formats(spec, spec.formats, where)
+    if spec.formats is not None and (spec.quantization is None or spec.unquantized):
+        raise SpecError(
+            where, "'formats' needs 'quantization' and replaces 'unquantized': it lists all that is quantized"
+        )
+    for component, chosen in (spec.formats or {}).items():
+        _check_format(component, chosen, where, "formats")
     if (spec.tower is None) != (spec.tower_kind is None):
         raise SpecError(where, "'tower' and 'tower_kind' need each other")
     blocks = _blocks(spec, where)
@@ -301,22 +305,11 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
     )
 
 
-def _check_formats(spec: ModelSpec, formats: Mapping[str, str | Mapping[str, float]], where: str) -> None:
-    if spec.quantization is None or spec.unquantized:
-        raise SpecError(
-            where, "'formats' needs 'quantization' and replaces 'unquantized': it lists all that is quantized"
-        )
-    for component, chosen in formats.items():
-        _check_format(component, chosen, where, "formats")
-
-
 def _check_format(component: str, chosen: str | Mapping[str, float], where: str, place: str) -> None:
     check_keys({component: chosen}, COMPONENTS, where, place)
-    try:
+    with located(where, f"{place}.{component}"):
         for name in [chosen] if isinstance(chosen, str) else chosen:
             find_format(name)
-    except RooflineError as error:
-        raise SpecError(where, f"'{place}.{component}': {error}") from None
     if not chosen:
         raise SpecError(where, f"'{place}.{component}' is empty")
 

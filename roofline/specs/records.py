@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError, convert, inspect
 
-from roofline.core.documents import finite_number
-from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.documents import bundled, bundled_path, finite_number
+from roofline.core.errors import SpecError, located, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.library import as_mapping, check_keys, unknown_key
 
@@ -21,21 +22,27 @@ def record(kind: type[Record], content: object, where: str, key: str = "") -> Re
     body = as_mapping(content, where, key)
     check_keys(body, kind.__struct_encode_fields__, where, key)
     try:
-        return convert(body, kind)
+        with located(where):  # the type's own check
+            return convert(body, kind)
     except ValidationError as error:
         raise SpecError(where, _explained(str(error), kind, body, key)) from None
-    except SpecError:
-        raise
-    except RooflineError as error:  # of the type's own check
-        raise SpecError(where, str(error)) from None
+
+
+def bundled_record(kind: type[Record], relative: str) -> Record:
+    """The table in a file of the program, by its path in the package."""
+    found: Record = _bundled_record(kind, relative)
+    return found
+
+
+@cache
+def _bundled_record(kind: type[Any], relative: str) -> Any:
+    return record(kind, bundled(relative), str(bundled_path(relative)))
 
 
 def seconds(text: object, key: str, where: str) -> float:
     """The seconds of a time such as `3 ms`, or 0; raises SpecError."""
-    try:
+    with located(where, key):
         return 0.0 if finite_number(text) == 0 else parse_quantity(text, Dimension.TIME).value
-    except RooflineError as error:
-        raise SpecError(where, f"{quote(key)}: {error}") from None
 
 
 def _explained(message: str, kind: type[Struct], body: object, key: str) -> str:

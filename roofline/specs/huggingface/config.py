@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
 
 Spec: TypeAlias = dict[str, Any]
@@ -34,10 +32,9 @@ SIZES = frozenset(
 """Keys that a model's own file must have; sections leave out those that are as in their class."""
 
 
-@cache
 def rows(table: str) -> Mapping[str, Any]:
     """The rows of a table of this package."""
-    return read_mapping(Path(__file__).with_name(table))
+    return bundled(f"specs/huggingface/{table}")
 
 
 def class_defaults(model_type: str, section: bool = False) -> Mapping[str, Any]:
@@ -79,6 +76,10 @@ class Config:
 
     def replaced(self, content: Mapping[str, Any]) -> Config:
         return Config(content, self.where, self.read, self.defaults, self.called)
+
+    def having(self, changes: Mapping[str, Any]) -> Config:
+        """The file with these keys in place of its own."""
+        return self.replaced({**self.content, **changes})
 
     def renamed(self, **own: str) -> Config:
         """The file with the values of its `own` keys, or those of its class, under the usual names."""
@@ -331,7 +332,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
         unread = [name for name in given if name not in config.read or name == "num_hidden_layers"]
         if layer >= len(names) or unread:
             raise SpecError(config.where, f"'{PER_LAYER}': {quote(unread[0] if unread else key)} is not read")
-        other = reader(config.replaced({**config.content, **given}))
+        other = reader(config.having(given))
         changed = {part: value for part, value in other.items() if value != spec.get(part) and part != "blocks"}
         if expanded(other) != expanded(spec) or not all(isinstance(value, dict) for value in changed.values()):
             raise SpecError(config.where, f"'{PER_LAYER}': layer {key} differs in more than its own parts")

@@ -94,14 +94,10 @@ def _spec(rules: Rules, model: Model, where: str) -> Spec:
     named = Patterns(rules.named, where)
     formats: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     schemes: set[str] = set()
-    known: dict[tuple[str, ...], str] = {}
-    for component, names, share in modules(model):
-        key = names if named.numbered else (component, *(name.partition(".")[2].partition(".")[2] for name in names))
-        if key not in known:
-            default = rules.default if component not in UNQUANTIZED or rules.everywhere else PLAIN
-            found = named.find(names)
-            known[key] = default if found is None else found
-        scheme = known[key]
+    for component, names, share in modules(model, named.name_layer):
+        default = rules.default if component not in UNQUANTIZED or rules.everywhere else PLAIN
+        found = named.find(names)
+        scheme = default if found is None else found
         formats[component][_weights(scheme) if scheme else model.dtype] += share
         if scheme:
             schemes.add(scheme)

@@ -244,7 +244,7 @@ def _quark(section: Config) -> Rules:
 def _quark_scheme(group: Config) -> str:
     steps = group.content.get("weight")
     if isinstance(steps, list) and steps:  # quantized twice, and stored as the last step has it
-        group = group.replaced({**group.content, "weight": steps[-1]})
+        group = group.having({"weight": steps[-1]})
     weights, inputs = group.section("weight"), group.section("input_tensors")
     if not weights.content:
         return PLAIN
@@ -275,7 +275,7 @@ def _mlx(section: Config) -> Rules:
         if value is False:
             named[name] = PLAIN
         elif isinstance(value, dict):
-            named[name] = _mlx_scheme(section.replaced({**section.content, **value}))
+            named[name] = _mlx_scheme(section.having(value))
     return Rules(_mlx_scheme(section), named, everywhere=True)
 
 

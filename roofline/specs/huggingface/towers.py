@@ -39,7 +39,7 @@ def _intern_vit(config: Config, vision: Config, text: Spec) -> Spec:
     """Squares alone: InternVL's own files give sides as single numbers."""
     usual, problem = {"patch_size": 14, "image_size": 448}, "only squares are supported"
     sides = {name: vision.same(name, default, problem) for name, default in usual.items()}
-    spec = read_tower("intern_vit", config, vision.replaced({**vision.content, **sides}), text)
+    spec = read_tower("intern_vit", config, vision.having(sides), text)
     if not config.flag("dynamic_image_size", True):
         del spec["image"]
     return spec
@@ -60,7 +60,7 @@ def _kimi(name: str, config: Config, vision: Config, text: Spec) -> Spec:
     sides = vision.integers("merge_kernel_size") or [2, 2]
     if len(set(sides)) != 1:
         raise SpecError(vision.where, "'merge_kernel_size' must be the same along both sides")
-    return read_tower(name, config, vision.replaced({**vision.content, "merged_side": sides[0]}), text)
+    return read_tower(name, config, vision.having({"merged_side": sides[0]}), text)
 
 
 TOWERS: Mapping[str, Tower] = {
