@@ -92,7 +92,7 @@ class Search:
             Objective.COST: math.inf if hour is None or not rate else hour / HOUR / rate,
         }[self.objective]
         pairs = zip(("ttft", "tpot"), self.limits, strict=True)
-        over = tuple(name for name, most in pairs if most and not getattr(outcome, name).p95.mid <= most)
+        over = tuple(name for name, most in pairs if most and getattr(outcome, name).p95.mid > most)
         stable = () if outcome.stable else ("load",)
         value = value if math.isfinite(value) else math.inf
         return replace(row, outcome=outcome, value=value, missed=stable or over, busy=busy)

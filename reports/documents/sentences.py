@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from enum import IntEnum
 
 from msgspec import Struct
 
+from roofline.advisor.chosen import WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
-from roofline.advisor.options import TTFT_LIMIT
-from roofline.core.units import count_text, seconds, si
-from roofline.launch.command import needs_of, repository_of
+from roofline.core.units import count_text, seconds, si, target_text
+from roofline.launch.command import needs_of
+from roofline.launch.repository import name_of, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
-from roofline.scenario.memory import hardware_name
+from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
@@ -23,10 +23,10 @@ from roofline.specs.servers import SERVERS, server_of
 from roofline.techniques.unsupported import Lack, not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
-from roofline.verdict.plan import MOST_UTILIZED, UTILIZATION, WEIGHT_OPTIONS
 from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Change, Verdict
 from roofline.whatif.metrics import find_metric
+from roofline.whatif.odds import SURE
 
 WIDTH = 80
 """Columns of an answer, at the most."""
@@ -43,6 +43,8 @@ PLACEHOLDER = "MODEL"
 LLAMA_DEFAULTS = {"gpu": "GGUF files", "cpu": "CPUs"}
 LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
 
+
+SHORT = {Part.WEIGHTS: "GEMMs", Part.CACHE: "attention"}
 
 SHOWN_FITS = 3
 """Changes that are shown of those that make a model fit."""
@@ -101,7 +103,7 @@ class Sentences(Struct, frozen=True):
     def _judged(self, how: str, each: str) -> str:
         """The headline with the formats and the engine, and the word for a context that each request has."""
         verdict, scenario, outcome = self.verdict, self.scenario, self.verdict.outcome
-        model, where = model_text(scenario), devices_text(scenario, verdict.devices)
+        model, where = name_of(scenario), devices_text(scenario, verdict.devices)
         queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
         kept = scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
         each = queue or (each if verdict.at_once > 1 else "")
@@ -114,18 +116,19 @@ class Sentences(Struct, frozen=True):
         if outcome is not None and not outcome.stable:
             most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
             return f"No: {model} on {where}{how}, cannot serve {verdict.rate:g} requests/s{most}"
-        if missed := verdict.missed:
+        if (missed := verdict.missed) and not verdict.slow:
             targets = dict(zip(("ttft", "tpot"), verdict.targets, strict=True))
             told = " and ".join(
-                f"{name.upper()} {seconds(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
+                f"{name.upper()} {target_text(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
                 for name, value in missed.items()
             )
             return f"No: {model} on {where}{how}, misses {told}"
         if verdict.loaded:
             rate, users = verdict.rate, verdict.users
             load = f"{users:,} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
-            waits = outcome is not None and bool(queue) and outcome.ttft.p95.mid > TTFT_LIMIT
-            return f"{'Not at once' if waits else 'Yes'}: {model} serves {load} on {where}{how}, {context}"
+            waits = bool(queue) and "ttft" in verdict.missed
+            head = "Not at once" if waits else "Slowly" if verdict.slow else "Yes"
+            return f"{head}: {model} serves {load} on {where}{how}, {context}"
         return f"Yes: {model} runs on {where}{how}, {context}"
 
     @property
@@ -155,7 +158,13 @@ class Sentences(Struct, frozen=True):
             own = "Apple silicon" if scenario.hardware.vendor == "Apple" else f"{scenario.hardware.vendor}'s APUs"
             parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
         if UTILIZATION in options:
-            parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
+            parts.append(f"{UTILIZED:.0%} of the memory, as its default does not suffice")
+        if (half := plan.halved) is not None and not self._narrows:
+            parts[0] += f" ({half[0]}, for which half of the devices would do, is {half[1]:.2g} times as fast)"
+        if (faster := plan.faster) is not None:
+            name, found = faster
+            likely = "" if found.probability <= 1 - SURE else "likely "
+            parts.append(f"{name} is {likely}{1 / float(found.gain.mid):.2g} times as fast")
         return "; ".join([*parts, *self._layout])
 
     @property
@@ -167,7 +176,8 @@ class Sentences(Struct, frozen=True):
             slots = self.verdict.slots
             return f"as {first.formats} has room for {first.room(slots)} of {slots} users at once"
         if plan.narrower:
-            return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
+            of_each = " a device" if plan.devices > 1 else ""
+            return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)}{of_each}"
         if plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
             return "as asked"
         if plan.candidate.released and scenario.library_format is not None:
@@ -183,7 +193,23 @@ class Sentences(Struct, frozen=True):
         names = {} if self.scenario.profile.split_layers else LAYOUTS
         degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not apart}
         shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+        if shown and not apart and (rival := self.verdict.plan.rival) is not None:
+            other, found = rival
+            degrees = {short: getattr(other.settings.parallel, name) for name, short in names.items()}
+            beside = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+            close = found.confidence == "open"
+            if self.brief >= Brief.LEAST:
+                shown += f" or {beside}" if close else ""
+            else:
+                sure = "too close to call with" if close else f"likely ({found.probability:.0%}) before"
+                shown += f", {sure} {beside}"
         return list(filter(None, [shown, f"prefill and decode apart, {apart}" if apart else ""]))
+
+    @property
+    def _narrows(self) -> bool:
+        """Whether the next best change is to narrower weights."""
+        found = self.verdict.better if self.better else None
+        return found is not None and found.option.startswith("--quant")
 
     @property
     def speed(self) -> str:
@@ -203,7 +229,7 @@ class Sentences(Struct, frozen=True):
                 rate = f"{count_text(outcome.requests_per_second)} sequences/s{most}"
                 return f"{rate}; p95 latency {first} ({prompt} tokens)"
             user, every = inverse(outcome.tpot.p50), count_text(outcome.output_tokens_per_second)
-            found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 TTFT {first}"
+            found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 {self._late}"
             return found if terse else f"{found} ({lengths})"
         expected = self.verdict.alone
         first = seconds(expected.ttft.mid, 2)
@@ -216,6 +242,16 @@ class Sentences(Struct, frozen=True):
         largest = self.verdict.largest_rate
         limit = "" if largest is None else f"; at most {count_text(largest)} sequences/s"
         return f"{first} a pass of a sequence of {prompt} tokens{limit}"
+
+    @property
+    def _late(self) -> str:
+        """TTFT and TPOT at p95 of a load, each with its target; where it is to be terse no TPOT that is met."""
+        verdict, times = self.verdict, self.verdict.outcome
+        assert times is not None
+        told = {"ttft": times.ttft.p95.mid, "tpot": times.tpot.p95.mid}
+        shown = [name for name in told if name == "ttft" or name in verdict.missed or self.brief < Brief.TERSE]
+        targets = dict(zip(told, verdict.targets, strict=True))
+        return ", ".join(f"{name.upper()} {seconds(told[name], 2)} of {target_text(targets[name])}" for name in shown)
 
     def _between(self, rate: Estimate) -> str:
         """The interval of a rate; where it is to be terse, with two digits."""
@@ -231,7 +267,7 @@ class Sentences(Struct, frozen=True):
         if self.brief >= Brief.TERSE:
             return limit.roof
         if self.brief >= Brief.JOINED:
-            part = limit.part.removeprefix("reading ").removeprefix("and writing ")
+            part = SHORT.get(limit.part, limit.part.removeprefix("reading and writing "))
             return f"{limit.roof}, {limit.share:.0%} {part}"
         if scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1:
             return f"{limit.roof} (split layers run in turn); {limit.share:.0%} is {limit.part}"
@@ -321,10 +357,11 @@ def failure(verdict: Verdict, shown: int) -> list[str]:
     tried: dict[str, dict[str, None]] = {}
     for each in plan.tried:
         tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
+    of_each = " a device" if plan.devices > 1 else ""
     told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
     lines = [
-        f"No: {model_text(scenario)} does not fit on {devices_text(verdict.scenario)}",
-        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)} a device",
+        f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}",
+        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)}{of_each}",
     ]
     fits = plan.fits_with[:SHOWN_FITS]
     if not fits:
@@ -357,12 +394,6 @@ def inverse(time: Estimate) -> Estimate:
     return Estimate(1 / time.high, 1 / time.mid, 1 / time.low)
 
 
-def model_text(scenario: Scenario) -> str:
-    """The model's name, or that of its own repository where the spec describes several models."""
-    name, repository = scenario.model.name, repository_of(scenario).rpartition("/")[2].lower()
-    return name if re.search(rf"{re.escape(name)}(?![\d.])", repository or name) else repository
-
-
 def devices_text(scenario: Scenario, count: int = 0) -> str:
     """The devices, such as 2 x rtx-4090, or a count of them."""
     count = count or scenario.settings.parallel.devices
@@ -383,7 +414,7 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
     if "n_gpu_layers" in options:
         parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
     if "with" in options and (host := found.settings.host) is not None:
-        parts.append(f"experts, {host.memory:.0%} of the weights ({beside}), in CPU memory")
+        parts.append(f"experts in CPU memory ({host.memory:.0%} of the weights, {beside})")
     if "offload" in options:
         parts.append(f"{found.settings.offload.weights:.0%} of the weights ({beside}) in CPU memory")
     parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]

@@ -16,6 +16,7 @@ import numpy as np
 from roofline.core.errors import RooflineError
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.rewrite import Adapter
+from roofline.launch.repository import name_of
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.parts import Part
@@ -75,7 +76,7 @@ def server_settings(
     Raises RooflineError for what the engine has no option for.
     """
     check_covered(scenario, server)
-    projector = [Wanted("mmproj", f"mmproj-{scenario.model.name}.gguf")] if has_projector(scenario, server) else []
+    projector = [Wanted("mmproj", f"mmproj-{name_of(scenario)}.gguf")] if has_projector(scenario, server) else []
     return [
         *projector,
         *_formats(scenario, server),
