@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Scan
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Convolution, Scan
 from roofline.graph.layers.basic import (
     STATE_FORMAT,
     Formats,
@@ -22,7 +22,7 @@ from roofline.graph.layers.basic import (
     vectors,
 )
 from roofline.graph.op import Kind, Op
-from roofline.graph.size import ZERO, Dim, Size, symbol
+from roofline.graph.size import ZERO, Dim, Size
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import FORMATS, Format
 from roofline.specs.model import Norm
@@ -403,13 +403,6 @@ def _h3(spec: StateSpace, source: Tensor, target: Tensor, formats: Formats) -> l
     ]
 
 
-CONVOLUTION = symbol("convolution")
-"""FLOPs per token and channel of a convolution as long as the sequence (`roofline.graph.extents.Convolution`)."""
-
-PAST = symbol("past")
-"""Tokens of a sequence before the pass."""
-
-
 def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
     """Hyena (Poli et al. 2023): `order` gated convolutions as long as the sequence.
 
@@ -430,9 +423,8 @@ def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> lis
     biases = vectors("filter", ["bias"], filters * width, formats.weight("bias"))
     generated = Tensor("filters", Role.ACTIVATION, (QUERIES, filters * width), base)
     generate_flops = 2 * QUERIES * sum(rows * columns for rows, columns in shapes)
-    past = Tensor(
-        "past", Role.STATE, (BATCH, PAST, filters * width), base, (BATCH, AttentionMask().held, filters * width)
-    )
+    before, held = ((BATCH, tokens, filters * width) for tokens in (Convolution().past, AttentionMask().held))
+    past = Tensor("past", Role.STATE, before, base, held)
     return [
         linear("in_proj", source, projected, formats, bias=True),
         convolution,
@@ -442,7 +434,7 @@ def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> lis
             Kind.SCAN,
             reads=(convolved, generated, past),
             writes=(output,),
-            vector_flops=TOKENS * width * filters * (CONVOLUTION + 1),
+            vector_flops=TOKENS * width * filters * (Convolution().flops + 1),
         ),
         linear("out_proj", output, target, formats, bias=True),
     ]

@@ -22,8 +22,7 @@ from roofline.specs.formats import Format
 from roofline.timing.kernels import ggml
 from roofline.timing.kernels.attention import encoder_width
 from roofline.timing.kernels.formats import FORMATS
-from roofline.timing.kernels.hyper_connection import POST, PRE
-from roofline.timing.kernels.recurrent import SEPARATE
+from roofline.timing.kernels.streaming import POST, PRE, SEPARATE
 
 COLLECTIVES: Mapping[Collective, str] = {
     Collective.ALL_REDUCE: "all_reduce",
