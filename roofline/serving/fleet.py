@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta, Struct
-from numpy.typing import NDArray
 
 from roofline.core.checked import Checked, Fraction, NotNegative
 from roofline.core.display import Result
@@ -29,9 +28,8 @@ from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.serving.sessions.served import SessionCurve
 from roofline.serving.sessions.workload import parse_gaps
+from roofline.serving.tables import Array
 from roofline.serving.traces import read_trace
-
-Array = NDArray[np.float64]
 
 STEP, MEASURED, DAY = 10.0, 60.0, 86_400.0
 """Seconds between decisions of the autoscaler, over which it measures the rate, and of a run."""

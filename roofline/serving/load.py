@@ -28,8 +28,7 @@ from roofline.scenario.argument import scenario_of
 from roofline.scenario.lengths import Lengths, parse_lengths
 from roofline.scenario.options import MEANT, OPTIONS, STATIC
 from roofline.scenario.scenario import Scenario
-
-Array = NDArray[np.float64]
+from roofline.serving.tables import Array
 
 
 class Arrivals(StrEnum):

@@ -111,7 +111,7 @@ class Replica(Struct, frozen=True, dict=True):
         single, context = self.steps.single, prompt + output / 2
         batch = max(int(min(self.kv_tokens / (prompt + output), self.sequences) / self.data), 1)
         prefill = float(single(0, 0.0, prompt, prompt / 2, 1, None))
-        return (prefill + output * float(single.decode_of(batch)(context)) / batch) / self.data
+        return (prefill + output * float(self.steps.decode_of(batch)(context)) / batch) / self.data
 
     def routed(self, sequences: Any) -> Any:
         """Tokens of a rank that experts see on average, of so many sequences of it; None: those of the fullest."""

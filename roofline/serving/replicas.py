@@ -36,8 +36,7 @@ from roofline.scenario.cost import HOUR
 from roofline.serving.load import STARTUP, Load, Requests
 from roofline.serving.options import DEDICATED, OF_FLEETS, PLACEMENT, ROUTES
 from roofline.serving.replica import DoesNotFitError, Replica, replica_of
-from roofline.serving.sequence import Sequence
-from roofline.serving.served import Finished, Served
+from roofline.serving.sequence import Finished, Sequence, Served
 from roofline.serving.simulation import Simulation
 from roofline.specs.hardware import NETWORK
 

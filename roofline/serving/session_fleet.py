@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.core.limits import MAX_CONCURRENCY
@@ -24,8 +23,7 @@ from roofline.serving.outcome import Targets
 from roofline.serving.sessions.deployed import Deployed, deployed_of, read_sessions, workload_of
 from roofline.serving.sessions.served import SessionCurve, serve_sessions
 from roofline.serving.sessions.theory import Theory
-
-Array = NDArray[np.float64]
+from roofline.serving.tables import Array
 
 PARTS = (0.1, 0.3, 0.5, 0.7, 0.85, 1.0, 1.3, 2.0)
 """Numbers of sessions at which the steady state of a replica is simulated, over those that the theory gives it."""

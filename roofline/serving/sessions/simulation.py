@@ -21,8 +21,7 @@ from itertools import count
 import numpy as np
 
 from roofline.serving.load import Requests
-from roofline.serving.sequence import Piece, Sequence
-from roofline.serving.served import Finished
+from roofline.serving.sequence import Finished, Piece, Sequence
 from roofline.serving.sessions.cache import Level, PrefixCache, Run
 from roofline.serving.sessions.decoding import Decoding
 from roofline.serving.sessions.deployed import Deployed
@@ -140,8 +139,7 @@ class SessionRun(Simulation):
         """A turn comes to this replica."""
         request = _Request(next(self.number), at, turn, turn.output if self.decode is None else 1)
         self.active[request.index] = turn
-        self.front_free = max(self.front_free, at) + self.each + self.per_token * request.prompt
-        self.coming.append((self.front_free + self.latency, request))
+        self._come(request)
 
     # Routing and paths
 

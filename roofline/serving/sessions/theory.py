@@ -35,17 +35,15 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from roofline.scenario.speculation import iterations
 from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.routing import SESSION
 from roofline.serving.sessions.sample import Turns, turns_of
 from roofline.serving.steps import MAX_TOKENS
+from roofline.serving.tables import Array
 from roofline.specs.scheduler import PREFILL_FIRST
 from roofline.timing.waits import largest
-
-Array = NDArray[np.float64]
 
 ROUNDS, DAMPING, SETTLE, CLOSE = 150, 0.4, 30, 0.15
 """The most rounds of the fixed point, the weight of each new value in the next, and how near two rounds must be.
