@@ -58,8 +58,8 @@ JULY = range(2178, 2415)
 DRAFTED = 2480
 """The first of its pull requests after 3 August 2026, since when agents' recipes have drafts (its MODELS.md)."""
 
-DATES: Mapping[str, str] = {"440246": "2026-08-22", "440845": "2026-08-27"}
-"""Dates of published runs whose reproductions state other ones, or none."""
+DATES: Mapping[str, str] = {"440246": "2026-08-22", "440845": "2026-08-27", "head-to-head": "2026-07-09"}
+"""Dates of published runs whose reproductions state other ones, or none; of what the same page compares."""
 
 
 class Run(NamedTuple):

@@ -117,8 +117,9 @@ class Engine(Checked, frozen=True, dict=True):
     as released). `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
     `vector_experts`: its experts multiply matrices by the vectors of few tokens.
     `caches`: by token mixer the format of the only cache that its kernels read.
-    `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own
-    (`roofline.timing.variants`). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that
+    `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own, or by
+    op what those cost that take the place of tuned ones (`roofline.timing.variants`). `weight_only`: the kernel
+    (`roofline.specs.weight_only`) of each weight format that
     linear layers convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry
     at all the upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was
     fitted with, where that is another one. `also`: by family of hardware and kind of kernel the engine that a further
