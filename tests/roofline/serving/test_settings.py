@@ -210,7 +210,7 @@ def test_layers_on_the_cpu_leave_their_memory_to_the_kv_cache() -> None:
 
 
 def test_slots_of_llama_cpp_displace_no_request() -> None:
-    """Requests that have no room wait for a slot: none is computed again, which takes long on a card of slow prompts."""
+    """Requests without room wait for a slot: none is computed again, which takes long on a card with slow prompts."""
     scenario = Scenario("mistral-7b", "arc-a580", engine="llama.cpp", quant="nvfp4", prompt=1, generate=323)
     full, crowded = serve(scenario, concurrency=(60, 300)).outcomes
     assert crowded.output_tokens_per_second > 0.98 * full.output_tokens_per_second
