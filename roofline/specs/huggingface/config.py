@@ -211,10 +211,6 @@ class Config:
             raise SpecError(self.where, f"{quote(name)} must be a mapping")
         return Config(value, self.where, self.read, self.defaults.get(name, NO_DEFAULTS) if value else NO_DEFAULTS)
 
-    def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
-        given = {key: value for key, value in self.content.items() if value is not None}
-        return self.replaced({**defaults, **given})
-
     def reject(self, *names: str, reason: str = "is not supported") -> None:
         """Raise InexpressibleError for a key that enables a feature that specs cannot express."""
         self.read.update(names)
