@@ -262,8 +262,7 @@ class Engine(Checked, frozen=True, dict=True):
         own = {name: self[name] for name in used}
         here = (hardware.family, hardware.kind, hardware.vendor)
         others = {name: {**own, **given} for name, given in self.vendors.items() if name not in here}
-        parameters = MappingProxyType({**self.parameters, **used})
-        return replace(self, parameters=parameters, vendors=MappingProxyType(others))
+        return replace(self, parameters={**self.parameters, **used}, vendors=others)
 
     def reducing(self, hardware: Hardware, model: Model | None) -> Engine:
         """The profile whose all-reduces of such a model are one kernel with the norms after them, where they are."""
@@ -271,7 +270,7 @@ class Engine(Checked, frozen=True, dict=True):
         if not kernel or model is None or not model.experts:
             return self
         fusions = tuple("reduced_norm" if name == "residual_norm" else name for name in self.fusions)
-        return replace(self, fusions=fusions, all_reduce=MappingProxyType({**self.all_reduce, "NVLink": kernel}))
+        return replace(self, fusions=fusions, all_reduce={**self.all_reduce, "NVLink": kernel})
 
     def of(self, model: Model | None) -> Engine:
         """The profile with the parameters, operators and least step of the model's architecture, where it has some."""
@@ -288,8 +287,8 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(
             self,
             memory=memory,
-            parameters=MappingProxyType({**self.parameters, **own}),
-            mixers=MappingProxyType({}),
+            parameters={**self.parameters, **own},
+            mixers={},
             unfused={**self.unfused, **unfused},
         )
 
@@ -313,7 +312,7 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(
             self,
             graphs=(),
-            parameters=MappingProxyType({**self.parameters, "issue": self.launched, "hosts": HOSTS}),
+            parameters={**self.parameters, "issue": self.launched, "hosts": HOSTS},
             scheduler=replace(self.scheduler, captured=0),
             memory=self.memory.without_graphs(),
         )

@@ -23,6 +23,7 @@ from roofline.specs.sublayers import (
     Count,
     Engram,
     FeedForward,
+    Few,
     Mixer,
     MixtureOfExperts,
     Modules,
@@ -111,7 +112,18 @@ class DraftExperts(Struct, frozen=True, forbid_unknown_fields=True):
     top_k: Count
 
 
-class Layer(Struct, frozen=True):
+class Switches(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of a layer beside its parts (`Layer`)."""
+
+    residual: Literal["sequential", "parallel"] = "sequential"
+    shared_norm: bool = False
+    one_all_reduce: bool = False
+    streams: Few = 0
+    residual_blocks: Few = 0
+    tail: Natural = 0
+
+
+class Layer(Switches, frozen=True):
     """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
     `cross` attends to the encoder's output between the two. `one_all_reduce`: with tensor parallelism, engines add the
@@ -127,13 +139,7 @@ class Layer(Struct, frozen=True):
     mixer: Mixer | None = None
     feed_forward: FeedForward | None = None
     cross: Attention | None = None
-    residual: Literal["sequential", "parallel"] = "sequential"
-    shared_norm: bool = False
-    one_all_reduce: bool = False
-    streams: int = 0
-    residual_blocks: int = 0
     engram: Engram | None = None
-    tail: int = 0
 
 
 class LayerGroup(Checked, frozen=True):
