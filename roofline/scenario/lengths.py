@@ -37,7 +37,6 @@ from roofline.core.limits import MAX_LENGTH
 from roofline.core.units import parse_count
 
 Array = NDArray[np.float64]
-KINDS = ("fixed", "uniform", "lognormal", "exponential", "quantiles")
 NORMAL = NormalDist()
 
 
@@ -178,12 +177,12 @@ def _parsed(written: float | str, what: str) -> Lengths:
         return _checked(_constant(f"{number:.12g}", number), what)
     text = str(written).strip()
     kind, _, rest = text.partition(":")
-    if kind in KINDS and rest:
+    if kind in MAKERS and rest:
         return _checked(MAKERS[kind](text, rest, what), what)
     if text.endswith(".csv"):
         return _checked(_histogram(text, what), what)
     if kind.isidentifier() and rest:
-        raise UnknownNameError("distribution", kind, KINDS)
+        raise UnknownNameError("distribution", kind, MAKERS)
     raise RooflineError(
         f"{what} is a number of tokens, fixed:512, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300,"
         f" quantiles:p50=400,p90=2k or a .csv file of length,count, got {quote(written)}"
@@ -300,7 +299,7 @@ MAKERS: Mapping[str, Callable[[str, str, str], Lengths]] = {
     "exponential": _exponential,
     "quantiles": _quantiles,
 }
-"""By `KINDS`."""
+"""What reads a distribution, by its name."""
 
 
 def _given(text: str, rest: str, what: str) -> Mapping[str, float]:
