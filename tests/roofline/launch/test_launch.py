@@ -447,10 +447,14 @@ def test_tiers_that_a_server_is_not_told_are_refused(options: dict[str, object],
 
 
 def test_sglang_is_told_the_requests_of_all_ranks_and_those_that_run_with_drafts() -> None:
-    """It divides them by the ranks of attention, and runs 48 with drafts unless it is told more."""
-    options = {"tp": 1, "dp": 8, "ep": 8, "engine": "sglang"}
-    told = launch(Scenario("deepseek-v3", "h200-sxm", max_num_seqs=64, **options)).command
-    assert "--max-running-requests 512" in told
+    """It divides them, as a step's tokens, by the ranks of attention; with drafts it runs 48 unless told more."""
+    scenario = Scenario("deepseek-v3", "h200-sxm", tp=1, dp=8, ep=8, engine="sglang")
+    limited = scenario.with_(max_num_seqs=64)
+    assert serve(limited, concurrency=1).replica.scheduler.sequences == 8
+    assert "--max-running-requests 64" in launch(limited).command
+    budget = serve(scenario, concurrency=1).replica.scheduler.tokens
+    assert f"--chunked-prefill-size {8 * budget}" in launch_command(scenario)
+    assert serve(scenario.with_(max_num_batched_tokens=8 * 512), concurrency=1).replica.scheduler.tokens == 512
     drafting = Scenario("llama-3.1-8b", "h100-sxm", engine="sglang", techniques="eagle-3")
     assert "--max-running-requests" not in launch(drafting, concurrency=32).command
     assert "--max-running-requests 128" in launch(drafting, concurrency=128).command
