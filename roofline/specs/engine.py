@@ -96,7 +96,7 @@ class Engine(Checked, frozen=True, dict=True):
     sequence that it handles after a pass, of drafts those accepted. `shared_stream`: passes of up to this many tokens,
     if replayed, run shared experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first
     word of a link's kind; the faster of it and NCCL is used, over PCIe the one that the engine takes
-    (`roofline.timing.pcie_collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
+    (`roofline.timing.collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
     residual and normalises, by the name of hardware or its family ("": none). `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
     layers with integer weights quantize their inputs to INT8 and multiply integers. `unpacking`: integer instructions
