@@ -99,7 +99,7 @@ class Engine(Checked, frozen=True, dict=True):
     if replayed, run shared experts on a second stream, on hardware of the families `shared_on` (none named: on all), as
     kernels that fill a device leave no room for others. `all_reduce`: the engine's own all-reduce kernel by the first
     word of a link's kind; the faster of it and NCCL is used, over PCIe the one that the engine takes
-    (`roofline.timing.pcie_collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
+    (`roofline.timing.collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
     residual and normalises, by the name of hardware or its family ("": none). `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
     layers with integer weights quantize their inputs to INT8 and multiply integers. `unpacking`: integer instructions
