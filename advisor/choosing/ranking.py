@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from roofline.advisor.choosing.alternatives import Alternative
 from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row, rival_of
 from roofline.core.errors import RooflineError
-from roofline.scenario.analysis import Analysis, static_batch
+from roofline.scenario.analysis import static_batch
 from roofline.scenario.cost import HOUR, rent
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at
 from roofline.serving.load import Load
@@ -197,7 +197,11 @@ class Search:
         if not (math.isfinite(best.value) and math.isfinite(other.value)):
             return None
         apart = APART if (best.alternative.pools is None) is not (other.alternative.pools is None) else 0.0
-        first, second = (_static(row) for row in (best, other))
+        assert best.alternative.scenario is not None
+        assert other.alternative.scenario is not None
+        # The static batches of the sequences that run on one copy.
+        first = static_batch(best.alternative.scenario, best.outcome.running)
+        second = static_batch(other.alternative.scenario, other.outcome.running)
         judged = odds(first, second, TIMED.get(self.objective, "total"), other.value / best.value, apart)
         names = (*judged.doubts, *(["prefill and decode apart"] if apart else []))
         return replace(judged, doubts=names)
@@ -220,13 +224,6 @@ def _first(rows: Sequence[Row], holder: str) -> str:
     best = min(rows, key=lambda row: row.rank)
     held = next(row for row in rows if row.label == holder)
     return holder if best.rank[:-1] == held.rank[:-1] and held.value <= best.value * NOTABLE else best.label
-
-
-def _static(row: Row) -> Analysis:
-    """The static batch of the sequences that run on one copy."""
-    assert row.outcome is not None
-    assert row.alternative.scenario is not None
-    return static_batch(row.alternative.scenario, row.outcome.running)
 
 
 def amount_of(load: Load) -> float:

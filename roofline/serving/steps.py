@@ -74,11 +74,6 @@ DECODES, ROWS = 48, 64
 """Contexts, equidistant, and at least so many numbers of sequences at which decode steps are tabulated at once."""
 
 
-def _probes(tokens: float) -> Step:
-    """So many tokens three times: of as many sequences, of one, and with a longer context."""
-    return Step(np.array([tokens, 1.0, tokens]), np.array([1.0, tokens, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
-
-
 def _names(timing: Timing) -> list[tuple[str, ...]]:
     """The section and operators of each kernel."""
     ops = timing.placement.ops
@@ -87,7 +82,9 @@ def _names(timing: Timing) -> list[tuple[str, ...]]:
 
 def _by_tokens(timing: Timing, tokens: float = PROBED) -> NDArray[np.bool_]:
     """Kernels whose time depends on the number of tokens alone, of so many."""
-    spent = timing.spent(timing.detail(_probes(tokens)))
+    # Three times so many: of as many sequences, of one, and with a longer context.
+    step = Step(np.array([tokens, 1.0, tokens]), np.array([1.0, tokens, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
+    spent = timing.spent(timing.detail(step))
     return np.asarray(np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1), bool)
 
 
