@@ -90,9 +90,8 @@ class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
 
     `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` or sides of at most
-    `max_side` pixels (dynamic resolution), `padded` to whole tokens in place of being resized to them and never enlarged;
-    or the image is cut into at most `tiles` squares of `tile` x `tile` pixels,
-    in the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
+    `max_side` pixels (dynamic resolution), `padded` to whole tokens and never enlarged, or resized to them; or the
+    image is cut into at most `tiles` squares of `tile` x `tile` pixels, in the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
     """
 
     patch: Count
