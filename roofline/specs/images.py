@@ -3,8 +3,7 @@
 Dynamic resolution: the image is resized to the nearest multiple of what becomes one token, within bounds on its pixels
 (Qwen2-VL to Qwen3.5), or to the next one within a bound on its sides (Pixtral), or padded to it (Kimi). Tiles: it is
 resized into a grid of square tiles, which scales it least (Llama 4) or is closest to its aspect ratio (InternVL), and a
-thumbnail is added.
-Without a rule (LLaVA-1.5) every image is resized to one size.
+thumbnail is added. Without a rule (LLaVA-1.5) every image is resized to one size.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
 
     `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` or sides of at most
     `max_side` pixels (dynamic resolution), `padded` to whole tokens and never enlarged, or resized to them; or the
-    image is cut into at most `tiles` squares of `tile` x `tile` pixels, in the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
+    image is cut into at most `tiles` squares of `tile` x `tile` pixels, in the `grid` that scales it least or that is
+    closest to its aspect ratio (`roofline.specs.images`).
     """
 
     patch: Count
