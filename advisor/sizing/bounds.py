@@ -32,13 +32,12 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.serving.ranks import under_load
 from roofline.serving.replica import Replica, budget_of, replica_of
+from roofline.serving.tables import Array
 from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.reserve import Reserve, visible_memory
 from roofline.timing.launches import kernel_count
-
-Array = NDArray[np.float64]
 
 BATCHES = np.array([1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, MOST])
 """Numbers of sequences whose decode steps are evaluated; those between them are interpolated linearly."""

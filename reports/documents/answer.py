@@ -22,6 +22,7 @@ from roofline.reports.documents.sentences import (
 )
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
+from roofline.scenario.notes import unmeasured_kernels
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.unsupported import not_started
 from roofline.verdict.verdict import Verdict
@@ -44,6 +45,7 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
         "schema": SCHEMA,
         **scenario_header(scenario),
         "fits": verdict.fits,
+        "unmeasured_kernels": unmeasured_kernels(verdict.analysis),
         "not_known_to_run": list(map(str, not_started(scenario))),
         "devices": verdict.devices,
         "parallelism": _layout(scenario),

@@ -15,6 +15,7 @@ from roofline.launch.repository import name_of, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
+from roofline.scenario.notes import unmeasured_kernels
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
@@ -270,14 +271,15 @@ class Sentences(Struct, frozen=True):
         limit, scenario = self.verdict.limit, self.scenario
         if self.brief >= Brief.TERSE:
             return limit.roof
+        unsure = " (slow kernels, not measured)" if unmeasured_kernels(self.verdict.analysis) else ""
         if self.brief >= Brief.JOINED:
             part = SHORT.get(limit.part, limit.part.removeprefix("reading and writing "))
-            return f"{limit.roof}, {limit.share:.0%} {part}"
+            return f"{limit.roof}, {limit.share:.0%} {part}{unsure}"
         if scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1:
             return f"{limit.roof} (split layers run in turn); {limit.share:.0%} is {limit.part}"
         phase = "a pass" if self.verdict.analysis.decode is None else "a decode step"
         phase = "the time" if limit.part is Part.PROMPTS else phase
-        return f"{limit.roof}; {limit.share:.0%} of {phase} is {limit.part}"
+        return f"{limit.roof}; {limit.share:.0%} of {phase} is {limit.part}{unsure}"
 
     @property
     def change(self) -> list[str]:

@@ -7,14 +7,13 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError
 from roofline.launch.repository import HUB, name_of, quantized, repository_of
 from roofline.launch.settings import Wanted
@@ -204,8 +203,8 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _needs() -> Sequence[Needs]:
-    content = read_mapping(Path(str(files("roofline.launch") / "models.yaml")))
-    return [record(Needs, {**entry, "recipe": recipe}, "models.yaml", recipe) for recipe, entry in content.items()]
+    rows = bundled("launch/models.yaml").items()
+    return [record(Needs, {**entry, "recipe": recipe}, "models.yaml", recipe) for recipe, entry in rows]
 
 
 def needs_of(repository: str) -> Needs | None:

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from roofline.serving.load import Load, equal_shares
 from roofline.serving.replica import Replica
-from roofline.serving.served import Served
+from roofline.serving.sequence import Served
 from roofline.serving.steady import Steady
+from roofline.serving.tables import Array
 from roofline.serving.waits import P95
 from roofline.timing.intervals import Estimate
 from roofline.timing.intervals.deployments import farther, scheduled
-
-Array = NDArray[np.float64]
 
 Targets = tuple[float, float]
 """TTFT and TPOT in seconds; infinite for none."""

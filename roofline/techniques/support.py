@@ -14,18 +14,14 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.specs.hardware import Hardware
-from roofline.specs.records import record
+from roofline.specs.records import bundled_record
 from roofline.specs.version import between
 from roofline.techniques import find_technique
 from roofline.techniques.base import Level, Price, Technique
@@ -153,11 +149,9 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True):
         return self.profiles.get(name, name)
 
 
-@lru_cache(maxsize=1)
 def load_support() -> Table:
     """The bundled table."""
-    path = Path(str(files("roofline.techniques") / "support.yaml"))
-    return record(Table, read_mapping(path), str(path))
+    return bundled_record(Table, "techniques/support.yaml")
 
 
 def documented_engines() -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import Outcome, Targets, targets_or_usual
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
-from roofline.serving.steady import front_seconds, largest_rate
+from roofline.serving.steady import largest_rate
 from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques.unsupported import not_started, unsupported
@@ -199,7 +199,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @cached_property
     def limit(self) -> Limit:
         if self.curve is not None and self.outcome is not None:
-            used = self.outcome.requests_per_second * front_seconds(self.curve.replica, self.curve.load)
+            used = self.outcome.requests_per_second * self.curve.replica.scheduler.front(self.curve.load.means[0])
             if used > CROWDED * self.curve.replica.copies:
                 return Limit(Part.FRONT, min(used / self.curve.replica.copies, 1.0), Part.FRONT)
         return limit_of(self.analysis, self.outcome)

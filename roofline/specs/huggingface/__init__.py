@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from roofline.specs.huggingface.config import (
     read_layers,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.kinds import reject_other_kinds
+from roofline.specs.huggingface.kinds import reject_other_kinds, with_model_type
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
 from roofline.specs.huggingface.quantization import quantization
 from roofline.specs.huggingface.quantization_methods import SECTION
@@ -94,10 +93,6 @@ def translate_file(path: Path, name: str = "") -> Spec:
     return translate(content, str(path), name or default, found)
 
 
-_BERT = re.compile(r"Bert(?:Model|For[A-Z]\w*)")
-"""The classes of BERT in Transformers; RoBERTa's and others have names that begin otherwise."""
-
-
 def translate(content: Mapping[str, Any], where: str, name: str, beside: Config | None = None) -> Spec:
     """The model spec of a config.json; `beside` is a file of formats, which counts where the config.json is silent.
 
@@ -105,9 +100,7 @@ def translate(content: Mapping[str, Any], where: str, name: str, beside: Config 
     SpecError for a missing key, a value of the wrong type, an unsupported `model_type`, and for a key with an effect
     that a spec cannot express.
     """
-    classes = content.get("architectures")
-    if "model_type" not in content and isinstance(classes, list) and any(map(_BERT.fullmatch, map(str, classes))):
-        content = {**content, "model_type": "bert"}  # files from before there was that key
+    content = with_model_type(content)
     kind = content.get("model_type")
     config = Config(content, where, defaults=class_defaults(kind) if isinstance(kind, str) else NO_DEFAULTS)
     if config.text("_class_name", None) == CLASS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,16 @@ from roofline.specs.huggingface.config import rows
 
 KINDS: Sequence[Mapping[str, Any]] = rows("kinds.yaml")["kinds"]
 """What a file without `model_type` is that has the keys of an entry, and what to give instead."""
+
+
+def with_model_type(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file from before there was the key `model_type`, with that of the class that it names."""
+    classes = content.get("architectures")
+    if "model_type" in content or not isinstance(classes, list):
+        return content
+    known: Mapping[str, str] = rows("kinds.yaml")["classes"]
+    found = [kind for kind, pattern in known.items() if any(re.fullmatch(pattern, str(name)) for name in classes)]
+    return {**content, "model_type": found[0]} if found else content
 
 
 def reject_other_kinds(content: Mapping[str, Any], where: str) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from roofline import analyze, serve
+from roofline import Scenario, analyze, serve
 from roofline.core.errors import RooflineError
 from roofline.launch import launch, launch_command
 from roofline.scenario.options import OPTIONS
-from roofline.techniques import Scenario
 from tests.cases import BESIDE, sampled
 from tests.cli.test_cli import Run
 
@@ -345,11 +344,20 @@ def test_what_is_launched_is_read_back_as_the_same_scenario(run: Run) -> None:
     """The options of a launch, given to `roofline serve`, make the prediction of the launch."""
     scenario = BASE.with_(tp=2, kv="fp8", max_model_len=4096, enable_expert_parallel=True, enforce_eager=True)
     options = shlex.split(launch_command(scenario))[3:]
-    common = ("--hw", "h200-sxm", "--prompt", "512", "--generate", "64", "--concurrency", "4", "--rounds", "10")
+    common = ("--hw", "h200-sxm", "--prompt", "512", "--generate", "fixed:64", "--concurrency", "4", "--rounds", "10")
     status, out, err = run("serve", "qwen3-30b-a3b", *common, *options, "--format", "json")
     assert status == 0, err
     found = launch(scenario, concurrency=4).forecast.metrics["tpot_mean"].mid / 1e3
     assert json.loads(out)["points"][0]["tpot_s"]["mean"]["mid"] == pytest.approx(found, rel=1e-6)
+
+
+def test_a_benchmark_sends_one_length_and_users_do_not() -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", prompt=2000, generate=300)
+    found = launch(scenario, concurrency=64).forecast
+    (sent,) = serve(scenario.with_(generate="fixed:300"), concurrency=64, rounds=10).outcomes
+    (users,) = serve(scenario, concurrency=64).outcomes
+    assert found.metrics["ttft_mean"].mid == pytest.approx(1e3 * sent.ttft.mean.mid)
+    assert found.steady == pytest.approx(1e3 * users.ttft.mean.mid)
 
 
 def test_ollama_is_told_the_slots_that_are_predicted() -> None:
