@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
+from roofline.core.errors import InexpressibleError, SpecError, quote
 from roofline.core.registry import Registration, Registry
 from roofline.specs.classes.reader import knows_class, read_class, without_classes
 from roofline.specs.huggingface import text, vision
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
-    FORMATS,
     NO_DEFAULTS,
     Config,
     Reader,
@@ -147,11 +146,7 @@ def _text_decoder(config: Config, name: str, beside: Config | None) -> Spec:
 def _dtype(config: Config) -> str:
     """The format of a checkpoint's unquantized tensors."""
     places = (config, config.section("text_config"))
-    found = (place.text(key, None) for place in places for key in ("torch_dtype", "dtype"))
-    dtype = next(filter(None, found), "bfloat16")
-    if dtype not in FORMATS:
-        raise SpecError(config.where, f"'torch_dtype': unsupported format {quote(dtype)}{suggest(dtype, FORMATS)}")
-    return FORMATS[dtype]
+    return next(filter(None, (place.format("torch_dtype", "dtype") for place in places)), "bf16")
 
 
 def _with_model_type(content: Mapping[str, Any]) -> Mapping[str, Any]:
