@@ -33,11 +33,9 @@ from roofline.timing.exchanges import exchange_choice
 
 GIB = 2.0**30
 
-BESIDE = frozenset(
-    {"model", "hw", "batch", "prompt", "generate", "context", "prefix", "images", "image_size", "audio", "price"}
-    | {"engine", "host", "network", "memory_reading", "convention", "expert_skew", "with"}
-)
-"""Options that no server is told: the workload, the machine, and how the prediction counts."""
+UNTOLD = ("carbon", "fuse", "micro_batches", "sp")
+"""Options for which no engine has a word. Others are settings that are read from the scenario, or say what no server is
+told: the workload, the machine, and how the prediction counts."""
 
 OWN = frozenset({"continuous-batching", "paged-attention", "flash-attention", "cuda-graphs"})
 """Techniques that every engine here has switched on."""
@@ -47,18 +45,6 @@ SAID = frozenset(
     | {"two-batch-overlap", "experts-on-cpu", "fp8-kv", "mixed-devices", "lora", "punica", "s-lora"}
 )
 """Techniques that change settings which are read from the scenario."""
-
-DEGREES = (
-    *("tp", "pp", "ep", "dp", "enable_expert_parallel", "dp_attention", "nodes"),
-    *("all_to_all", "redundant_experts", "dcp"),
-)
-FORMATS = ("quant", "quantization", "weights", "activations", "kv", "dtype")
-COUNTS = (
-    *("max_model_len", "ctx_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
-    *("prefill_schedule_interval", "long_prefill_token_threshold"),
-)
-OTHERS = ("enforce_eager", "n_gpu_layers", "offload", "flash", "mm_encoder_tp_mode")
-"""Options that `server_settings` reads, in the parts of a scenario that they set."""
 
 
 class Wanted(NamedTuple):
@@ -125,9 +111,8 @@ def check_covered(scenario: Scenario, server: Server) -> None:
     """Raise RooflineError for options and techniques that the engine cannot be told."""
     if not scenario.asked:
         raise RooflineError("a scenario whose fields were changed has no command: change its options")
-    read = {*BESIDE, *DEGREES, *FORMATS, *COUNTS, *OTHERS}
-    for name, option in OPTIONS.items():
-        if name not in read and option.differs(scenario.given(name)):
+    for name in UNTOLD:
+        if OPTIONS[name].differs(scenario.given(name)):
             raise RooflineError(f"{server.title} has no option for {name}: omit it", options=[name])
     for written in scenario.techniques:
         name, values = check_request(written).name, written.partition(":")[2]
