@@ -59,7 +59,7 @@ takes 1.1 to 1.4 times that of Gemma 4 31B and GLM-5.2 (validate/anchors).
 Month = Annotated[str, Meta(pattern=r"^20\d\d-\d\d$")]
 
 
-class _Releases(Struct, frozen=True):
+class _Dates(Struct, frozen=True):
     engines: dict[str, dict[str, Month]]
     models: dict[str, Month]
     families: dict[str, Month]
@@ -68,8 +68,8 @@ class _Releases(Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def _releases() -> _Releases:
-    return record(_Releases, read_mapping(FILE), str(FILE))
+def _releases() -> _Dates:
+    return record(_Dates, read_mapping(FILE), str(FILE))
 
 
 class Support(NamedTuple):
