@@ -230,9 +230,9 @@ def _outcome(
     steps = np.maximum(ran.output - 1, 1)
     ttft, e2e = ran.first - ran.arrival, ran.last - ran.arrival
     tpot = np.where(ran.output > 1, (ran.last - ran.first) / steps, math.nan)
-    spread = spreads(
-        replica, ran.running, float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
-    )
+    context, chunk = float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
+    # Medians of turns have what hits decide: nothing is known of them apart.
+    spread = [each._replace(median=1.0) for each in spreads(replica, ran.running, context, chunk)]
     met = None
     if targets != NO_TARGETS:
         met = float(((ttft <= targets[0]) & ~(tpot > targets[1])).mean())
