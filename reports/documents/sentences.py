@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from roofline.advisor.chosen import WEIGHT_OPTIONS
+from roofline.advisor.chosen import CONTEXT, WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
 from roofline.core.units import count_text, seconds, si, target_text
 from roofline.launch.command import needs_of
@@ -156,7 +156,9 @@ class Sentences(Struct, frozen=True):
         if plan.elsewhere:
             missing = unsupported(first.scenario)[:1] if first.memory(1).fits else ()
             name = first.scenario.profile.name
-            parts.append(_not_known(name, missing) if missing else f"no format fits on {name}")
+            short = any(each.memory(1).fits for each in plan.tried if each.scenario.profile.name == name)
+            none = f"no format has room for {CONTEXT:,} tokens on {name}" if short else f"no format fits on {name}"
+            parts.append(_not_known(name, missing) if missing else none)
         elif unknown and not not_started(scenario) and not self.verdict.refused:
             parts.append(_not_known(engine, unknown))
         elif engine == GGUF_ENGINE and "engine" not in scenario.options:
@@ -179,6 +181,8 @@ class Sentences(Struct, frozen=True):
         memory = first.memory(1)
         if plan.narrower and memory.fits and not plan.elsewhere:
             slots = self.verdict.slots
+            if not self.verdict.loaded:
+                return f"as {first.formats} has room for {length(longest_context(first.scenario, 1))} tokens"
             return f"as {first.formats} has room for {first.room(slots)} of {slots} users at once"
         if plan.narrower:
             of_each = " a device" if plan.devices > 1 else ""

@@ -145,14 +145,18 @@ def joined_devices(text: str) -> list[str]:
 
 
 def server_devices(text: object) -> int:
-    """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of all else."""
+    """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of all else.
+
+    A device's own name may look like a count: 2x7900xtx are two devices.
+    """
     if not isinstance(text, str):
         return 0
     for pattern in _COUNTED:
         servers = pattern.fullmatch(text.strip())
         each = servers and pattern.fullmatch(servers["device"].strip())
-        if each:
-            return int(each["count"])
+        if servers and each:
+            found = _read(text, tuple(spec_files("hwspecs").items()))
+            return int(each["count"]) if found.devices == int(servers["count"]) * int(each["count"]) else 0
     return 0
 
 
