@@ -311,12 +311,14 @@ def _recommendation(
     trial = group[0]
     (move,) = trial.moves
     concerned = [(rule, found) for rule, found in findings if _concerns(found, move)]
+    near = detailed and before is not None and len(before.missed) == len(trial.missed)
+    tied = near and before is not None and (ratio := better(trial, before)).low < 1 < ratio.high
     return Recommendation(
         move,
         trial,
         better(case.base, trial),
         trial.price,
-        detailed and before is not None and len(before.missed) == len(trial.missed) and _tied(before, trial),
+        tied,
         tuple((rule, found.text) for rule, found in concerned if isinstance(found, Hint)),
         tuple(found.text for _, found in concerned if isinstance(found, Caution)),
         check_request(move.name).published if move.kind is Kind.TECHNIQUE else (),
@@ -329,12 +331,6 @@ def _concerns(found: Finding, move: Move) -> bool:
     """Whether a finding names a move or its slot."""
     names = {move.name, move.slot, move.name.partition(":")[0]}
     return not isinstance(found, Bottleneck) and not names.isdisjoint(found.moves)
-
-
-def _tied(one: Trial, other: Trial) -> bool:
-    """Whether the interval of the gain of one over the other includes 1."""
-    ratio = better(other, one)
-    return bool(ratio.low < 1 < ratio.high)
 
 
 def _ineffective(

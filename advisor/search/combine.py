@@ -94,7 +94,9 @@ class _History(Struct, frozen=True):
         offered = [move for move in allowed if not move.devices or move.devices in devices]
         slots = _slots(offered)
         if prod(len(members) + 1 for members in slots.values()) <= self.exhaustive:
-            stopped = _enumerate(self.trials, slots, quality, seen)
+            every = product(*([None, *members] for members in slots.values()))
+            seen |= _simulated(self.trials, (frozenset(filter(None, chosen)) for chosen in every), quality)
+            stopped = "every combination was simulated"
         else:
             stopped = _local_search(self.trials, offered, self.depth, quality, seen, fewer)
         self.found[devices] = dict(seen)
@@ -170,14 +172,6 @@ def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
     for move in moves:
         slots.setdefault(move.slot, []).append(move)
     return slots
-
-
-def _enumerate(trials: Trials, slots: Mapping[str, list[Move]], quality: Quality, seen: dict[Moves, Trial]) -> str:
-    everything = product(*([None, *members] for members in slots.values()))
-    seen |= _simulated(
-        trials, (frozenset(move for move in chosen if move is not None) for chosen in everything), quality
-    )
-    return "every combination was simulated"
 
 
 def _with(state: Moves, move: Move) -> Moves:

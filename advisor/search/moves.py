@@ -217,16 +217,10 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
 def _with_technique(slot: str, written: str, asked: Scenario) -> Scenario:
     kept = [other for other in asked.techniques if check_request(other).slot != slot]
     changed = _unformatted(asked, slot).with_(techniques=[*kept, written])
-    if slot == "weight format" and asked.as_released:
-        _check_narrower(asked, changed)
-    return changed
-
-
-def _check_narrower(asked: Scenario, changed: Scenario) -> None:
-    """Raises UnsupportedError if a checkpoint released quantized would get formats that are no narrower."""
-    before, after = asked.plain.precision, changed.precision
-    if no_narrower(asked.model, before, after):
+    before = asked.plain.precision
+    if slot == "weight format" and asked.as_released and no_narrower(asked.model, before, changed.precision):
         raise RooflineError(f"the checkpoint is in {before.weights.name} already, and nothing would be narrower")
+    return changed
 
 
 def _unformatted(scenario: Scenario, slot: str) -> Scenario:
@@ -323,16 +317,13 @@ def context_moves(scenario: Scenario) -> Iterator[Move]:
 def engine_moves(scenario: Scenario) -> Iterator[Move]:
     """The other engines that run on this hardware and support the scenario's techniques."""
     for name in SERVED_BY:
-        if name == scenario.profile.profile or not _serves(name, scenario.hardware) or not _keeps(scenario, name):
+        if name == scenario.profile.profile or not _serves(name, scenario.hardware):
+            continue
+        kept = [check_request(written).name for written in scenario.techniques]
+        if not all(runs(each, name, scenario.hardware) for each in kept if engines_with(each)):  # documented for any
             continue
         title, change = f"the engine {load_engine(name).heading}", partial(_with, {"engine": name})
         yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change, engine=name)
-
-
-def _keeps(scenario: Scenario, engine: str) -> bool:
-    """Whether an engine runs those of the scenario's techniques that are documented for any engine."""
-    names = [check_request(written).name for written in scenario.techniques]
-    return all(runs(name, engine, scenario.hardware) for name in names if engines_with(name))
 
 
 def _serves(engine: str, hardware: Hardware) -> bool:

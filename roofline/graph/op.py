@@ -9,9 +9,9 @@ from operator import add
 
 from msgspec import Struct
 
-from roofline.graph.extents import AttentionMask
+from roofline.graph.extents import AttentionMask, Rule
 from roofline.graph.parallel import Collective
-from roofline.graph.size import ZERO, Size, total
+from roofline.graph.size import ZERO, Size, rules_of, total
 from roofline.graph.tensor import Role, Tensor
 
 
@@ -118,6 +118,17 @@ class Op(Struct, frozen=True, eq=False):
     def bytes(self) -> Size:
         """Memory traffic of one instance in bytes: each operand moves once."""
         return total(tensor.bytes for tensor in self.tensors)
+
+
+@lru_cache(maxsize=2048)
+def extent_rules(ops: tuple[Op, ...]) -> tuple[Rule, ...]:
+    """The rules that give the extents of operators: of their sizes, and of what kernels have by their masks."""
+    tensors = [tensor for op in ops for tensor in op.tensors]
+    sizes = [dim for tensor in tensors for dim in (*tensor.shape, *tensor.stored_shape) if isinstance(dim, Size)]
+    sizes += [size for op in ops for size in (op.matrix_flops, op.vector_flops)]
+    links = [op.link for op in ops if op.link is not None]
+    sizes += [link.bytes for link in links] + [link.routed.tokens for link in links if link.routed is not None]
+    return tuple(dict.fromkeys([*rules_of(sizes), *(op.mask.rule for op in ops if op.mask is not None)]))
 
 
 @lru_cache(maxsize=1 << 14)

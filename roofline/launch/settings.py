@@ -16,6 +16,8 @@ import numpy as np
 from roofline.core.errors import RooflineError
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.rewrite import Adapter
+from roofline.launch.repository import name_of
+from roofline.scenario.engine_options import ranks_together
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.parts import Part
@@ -61,7 +63,7 @@ def server_settings(
     Raises RooflineError for what the engine has no option for.
     """
     check_covered(scenario, server)
-    projector = [Wanted("mmproj", f"mmproj-{scenario.model.name}.gguf")] if has_projector(scenario, server) else []
+    projector = [Wanted("mmproj", f"mmproj-{name_of(scenario)}.gguf")] if has_projector(scenario, server) else []
     return [
         *projector,
         *_formats(scenario, server),
@@ -223,14 +225,15 @@ def _counts(scenario: Scenario, server: Server, slots: int, context: int, limite
         yield Wanted("max_model_len", context, pinned=not (limited or allots))
     told = settings.sequences is not None or allots
     if told or reserve.sequences:
-        together = "max_num_seqs" in server.totals and settings.parallel.expert > 1
-        ranks = settings.parallel.data if together else 1
+        ranks = ranks_together(server.profile, "max_num_seqs", settings.parallel)
         most = slots if allots else (settings.sequences or reserve.sequences) * ranks
         yield Wanted("max_num_seqs", most, pinned=not told)
     tokens, told = scenario.settings.pass_tokens, scenario.settings.pass_tokens is not None
     if told or (reserve.tokens and not allots):
         least = context if scenario.model.task == "encode" else 0  # which takes its prompts whole
-        yield Wanted("max_num_batched_tokens", tokens or max(reserve.tokens or 0, least), pinned=not told)
+        ranks = ranks_together(server.profile, "max_num_batched_tokens", settings.parallel)
+        most = (tokens or max(reserve.tokens or 0, least)) * ranks
+        yield Wanted("max_num_batched_tokens", most, pinned=not told and ranks == 1)  # its default is of all ranks
     yield from (Wanted(setting, value) for setting, value in settings.prompt_steps.items())
     if settings.utilization is not None or (reserve.utilization < 1 and not allots):
         yield Wanted("gpu_memory_utilization", float(reserve.utilization), pinned=settings.utilization is None)

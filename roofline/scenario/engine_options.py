@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.graph.parallel import Parallelism
 from roofline.scenario.options import OPTIONS
+from roofline.specs.servers import SERVERS, server_of
 
 if TYPE_CHECKING:
     from roofline.specs.model import Model
@@ -50,6 +52,12 @@ def attention_parallel(degrees: Mapping[str, int], model: Model) -> dict[str, in
     """
     divided = expert_parallel(degrees, model, "dp_attention", "; dp serves replicas")
     return {**divided, "tensor": 1, "data": divided["expert"]}
+
+
+def ranks_together(engine: str, name: str, parallel: Parallelism) -> int:
+    """The data-parallel ranks of attention whose limits an engine's option has in one number; 1 where it is of each."""
+    shared = parallel.expert > 1 and engine in SERVERS and name in server_of(engine).totals
+    return parallel.data if shared else 1
 
 
 def limited_context(model: Model, longest: int, limit: str) -> int:

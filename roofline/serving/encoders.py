@@ -52,8 +52,7 @@ def seconds_of(scenario: Scenario, pools: Pools) -> tuple[float, float]:
 def behind_encoders(scenario: Scenario, load: Load, pools: Pools, policy: Scheduler) -> tuple[Scenario, Scheduler]:
     """The deployment behind encoders, whose prompts have embeddings for images, and its policy with their front end."""
     encoded, sent = seconds_of(scenario, pools)
-    read = policy.prompt_token * load.means[0]
-    own, each = policy.request + read, encoded / pools.encoders
+    own, each = policy.front(load.means[0]), encoded / pools.encoders
     slowest = max(own, each)
     latency = policy.latency + own + encoded + sent - slowest
-    return scenario.changed(images=0), replace(policy, request=slowest - read, latency=latency)
+    return scenario.changed(images=0), replace(policy, request=policy.request + slowest - own, latency=latency)

@@ -8,22 +8,35 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from roofline.serving.load import Load, equal_shares
 from roofline.serving.replica import Replica
-from roofline.serving.served import Served
+from roofline.serving.sequence import Served
 from roofline.serving.steady import Steady
+from roofline.serving.tables import Array
 from roofline.serving.waits import P95
 from roofline.timing.intervals import Estimate
 from roofline.timing.intervals.deployments import farther, scheduled
-
-Array = NDArray[np.float64]
 
 Targets = tuple[float, float]
 """TTFT and TPOT in seconds; infinite for none."""
 
 NO_TARGETS: Targets = (math.inf, math.inf)
+
+USUAL_TARGETS: Targets = (10.0, 0.1)
+"""Those of a load at p95 where none is said, in every answer, and so does each say: 10 tokens/s are read with ease."""
+
+
+def targets_or_usual(ttft: float | None, tpot: float | None, loaded: bool = True, generates: bool = True) -> Targets:
+    """The targets that are said (s; None or infinite for none), and of a load the usual ones in place of others.
+
+    A model that only encodes has no TPOT.
+    """
+    usual = USUAL_TARGETS if loaded else NO_TARGETS
+    given = zip((ttft, tpot), (usual[0], usual[1] if generates else math.inf), strict=True)
+    first, each = (otherwise if said is None or said == math.inf else said for said, otherwise in given)
+    return first, each
+
 
 LEAST = 0.05
 """The least p10 over p50 of a latency."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.options import SWITCHES
@@ -26,11 +25,9 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.steps import CONTEXTS
-from roofline.serving.tables import geometric
+from roofline.serving.tables import Array, geometric
 from roofline.specs.hardware import NETWORK, Hardware, load_hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
-
-Array = NDArray[np.float64]
 
 DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data", "dcp": "context"}
 MOST = 1000
@@ -116,18 +113,12 @@ def parse_pools(text: str) -> Pools:
     if "encoder" in given and "encoders" not in given:
         raise RooflineError("disaggregation: encoder is the hardware of encoders: say how many, such as encoders=1")
     together = "encoders" in given and given.keys() <= TOGETHER
-    return Pools(
-        0 if together else _count("prefills", given.get("prefills", "1")),
-        0 if together else _count("decodes", given.get("decodes", "1")),
-        load_hardware(given["decode"]) if given.get("decode", "same") != "same" else None,
-        _layout(given, ""),
-        given.get("link", "network"),
-        _layout(given, "prefill-"),
-        _count("sequences", given["sequences"]) if "sequences" in given else None,
-        _count("local", given["local"], MOST_TOKENS) if "local" in given else 0,
-        _count("encoders", given["encoders"]) if "encoders" in given else 0,
-        load_hardware(given["encoder"]) if given.get("encoder", "same") != "same" else None,
-    )
+    found: dict[str, Any] = {"prefills": 0, "decodes": 0} if together else {}
+    counts = {"prefills": MOST, "decodes": MOST, "sequences": MOST, "local": MOST_TOKENS, "encoders": MOST}
+    found |= {key: _count(key, given[key], most) for key, most in counts.items() if key in given}
+    found |= {key: load_hardware(given[key]) for key in ("decode", "encoder") if given.get(key, "same") != "same"}
+    found |= {"parallel": _layout(given, ""), "prefill_parallel": _layout(given, "prefill-")}
+    return Pools(link=given.get("link", "network"), **found)
 
 
 def _layout(given: Mapping[str, str], pool: str) -> Parallelism | None:

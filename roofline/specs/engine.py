@@ -96,9 +96,10 @@ class Engine(Checked, frozen=True, dict=True):
     `fusions`: names of FUSIONS. `graphs`: phases that replay CUDA graphs. `overlap`: the host schedules the next pass
     while the device computes this one; not with `serial_drafts` where drafts are verified. `handled`: tokens of a
     sequence that it handles after a pass, of drafts those accepted. `shared_stream`: passes of up to this many tokens,
-    if replayed, run shared experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first
+    if replayed, run shared experts on a second stream, on hardware of the families `shared_on` (none named: on all), as
+    kernels that fill a device leave no room for others. `all_reduce`: the engine's own all-reduce kernel by the first
     word of a link's kind; the faster of it and NCCL is used, over PCIe the one that the engine takes
-    (`roofline.timing.pcie_collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
+    (`roofline.timing.collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
     residual and normalises, by the name of hardware or its family ("": none). `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
     layers with integer weights quantize their inputs to INT8 and multiply integers. `unpacking`: integer instructions
@@ -116,8 +117,9 @@ class Engine(Checked, frozen=True, dict=True):
     as released). `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
     `vector_experts`: its experts multiply matrices by the vectors of few tokens.
     `caches`: by token mixer the format of the only cache that its kernels read.
-    `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own
-    (`roofline.timing.variants`). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that
+    `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own, or by
+    op what those cost that take the place of tuned ones (`roofline.timing.variants`). `weight_only`: the kernel
+    (`roofline.specs.weight_only`) of each weight format that
     linear layers convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry
     at all the upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was
     fitted with, where that is another one. `also`: by family of hardware and kind of kernel the engine that a further
@@ -147,6 +149,7 @@ class Engine(Checked, frozen=True, dict=True):
     serial_drafts: bool = False
     handled: Times = 1.0
     shared_stream: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    shared_on: tuple[str, ...] = ()
     all_reduce: Mapping[str, str] = {}
     fused_reduce: Mapping[str, str] = {}
     gated_delta_rule: str = CHUNKED
@@ -206,7 +209,7 @@ class Engine(Checked, frozen=True, dict=True):
     @cached_property
     def _hash(self) -> int:
         names = (self.name, self.version, self.graphs, self.fusions, self.gated_delta_rule, *self.own_kernels)
-        flags = (self.overlap, self.shared_stream, self.prompt_logits, self.replayed)
+        flags = (self.overlap, self.shared_stream, self.shared_on, self.prompt_logits, self.replayed)
         return hash((*names, *flags, *self.all_reduce.items(), *self.parameters.items()))
 
     @property

@@ -91,8 +91,9 @@ class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
 
     `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` or sides of at most
-    `max_side` pixels (dynamic resolution); or the image is cut into at most `tiles` squares of `tile` x `tile` pixels,
-    in the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
+    `max_side` pixels (dynamic resolution), `padded` to whole tokens and never enlarged, or resized to them; or the
+    image is cut into at most `tiles` squares of `tile` x `tile` pixels, in the `grid` that scales it least or that is
+    closest to its aspect ratio (`roofline.specs.images`).
     """
 
     patch: Count
@@ -100,6 +101,7 @@ class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     min_pixels: Tokens | None = None
     max_pixels: Tokens | None = None
     max_side: Count | None = None
+    padded: bool = False
     tile: Count | None = None
     tiles: Annotated[int, Meta(ge=1, le=256)] | None = None
     grid: Literal["scale", "aspect"] = "scale"

@@ -10,21 +10,19 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 from msgspec import Struct
 
 from roofline.bound.roof import Placement
 from roofline.core.documents import read_mapping
 from roofline.graph.op import Link
 from roofline.graph.parallel import Parallelism
-from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
 from roofline.specs.version import Releases
-from roofline.timing.calibration import Calibration, Expected, Match
-from roofline.timing.kernels import Row
-from roofline.timing.kernels.shapes import KernelShape
+from roofline.timing.calibration import Calibration, Match
+from roofline.timing.collectives import SizedMatch
+from roofline.timing.kernels.shapes import KernelShape, collective_shape
 
 FILE = Path(str(files("roofline.timing"))) / "exchanges.yaml"
 
@@ -93,23 +91,6 @@ def other_exchanges(engine: Engine, hardware: Hardware, parallel: Parallelism) -
     return [row.exchange for row in rows if row.exchange != own]
 
 
-class FewMatch(Match, frozen=True, kw_only=True):
-    """Constants of an exchange of many tokens, and those for up to FEW tokens of a rank."""
-
-    few: Match
-
-    def chosen(self, row: Row) -> Match:
-        """The constants of the kernel for so many tokens."""
-        return self.few if float(np.ravel(row["tokens"])[0]) <= FEW else self
-
-    def expected(self, row: Row, hardware: Hardware) -> Expected:
-        """Expected seconds of the kernel for so many tokens."""
-        many, few = Match.expected(self, row, hardware), self.few.expected(row, hardware)
-        small = np.asarray(row["tokens"], float) <= FEW
-        times, inside = (np.where(small, one, other) for one, other in zip(few[:2], many[:2], strict=True))
-        return Expected(times, inside, self.basis, self.origin)
-
-
 def exchange_shape(link: Link, exchange: str) -> KernelShape | None:
     """The row of the measurement schema for an exchange; None for NCCL's all-to-all, which the link itself is."""
     routed = link.routed
@@ -117,29 +98,11 @@ def exchange_shape(link: Link, exchange: str) -> KernelShape | None:
         return None
     if exchange == GATHERED:
         message = routed.tokens * (link.ranks * routed.plain_bytes)
-        texts: dict[str, str | float] = {
-            "collective": "reduce_scatter" if routed.returns else "all_gather",
-            "dtype": "any",
-        }
-        if link.reach != link.ranks:
-            texts["reach"] = float(link.reach)
-        return KernelShape("collective", texts, {"bytes": message, "ranks": as_size(link.ranks)})
-    sizes = {
-        "tokens": routed.tokens,
-        **{
-            name: as_size(value)
-            for name, value in (
-                ("row_bytes", routed.row_bytes),
-                ("top_k", routed.top_k),
-                ("experts", routed.experts),
-                ("ranks", link.ranks),
-                ("reached", routed.reached),
-                ("reached_nodes", routed.reached_nodes),
-            )
-        },
-    }
+        return collective_shape(link, "reduce_scatter" if routed.returns else "all_gather", message)
+    names = ("tokens", "row_bytes", "top_k", "experts", "reached", "reached_nodes")
+    sizes = {name: getattr(routed, name) for name in names}
     op = "deepep_normal" if exchange in ("deepep", MORI) else exchange
-    return KernelShape(op, {"direction": "combine" if routed.returns else "dispatch"}, sizes)
+    return KernelShape.of(op, {"direction": "combine" if routed.returns else "dispatch"}, **sizes, ranks=link.ranks)
 
 
 def exchange_match(shape: KernelShape, exchange: str, calibration: Calibration) -> Match | None:
@@ -151,5 +114,4 @@ def exchange_match(shape: KernelShape, exchange: str, calibration: Calibration) 
     few = calibration.find("deepep_low_latency", direction)
     if few is None:
         return match
-    fields = {name: getattr(match, name) for name in Match.__struct_fields__}
-    return FewMatch(**fields, few=few)
+    return SizedMatch.of(match, column="tokens", limit=FEW, below=few, above=match)

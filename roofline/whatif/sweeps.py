@@ -196,7 +196,10 @@ def _bisected(question: Question, part: Part, reason: str) -> tuple[dict[str, An
     shape = part.shape
     ends = (_corner(part, 0), _corner(part, -1))
     if math.prod(shape) == 1 or all(_fails(question, end) for end in ends):
-        return _missing(question, shape), np.full(math.prod(shape), reason, dtype=object)
+        blank: Mapping[Type, Any] = {Type.NUMBER: np.nan, Type.TRUTH: False, Type.TEXT: ""}
+        types, points = {name: find_metric(name, question.at).type for name in question.figures}, math.prod(shape)
+        missing = {name: np.full(points, blank[kind]) for name, kind in types.items()}
+        return missing, np.full(points, reason, dtype=object)
     axis = int(np.argmax(shape))
     name, half = list(part.grid)[axis], shape[axis] // 2
     halves = [
@@ -227,12 +230,6 @@ def _fails(question: Question, part: Part) -> bool:
     except RooflineError:
         return True
     return False
-
-
-def _missing(question: Question, shape: tuple[int, ...]) -> dict[str, Any]:
-    blank: Mapping[Type, Any] = {Type.NUMBER: np.nan, Type.TRUTH: False, Type.TEXT: ""}
-    points = math.prod(shape)
-    return {name: np.full(points, blank[find_metric(name, question.at).type]) for name in question.figures}
 
 
 class LostWorkersError(RooflineError):

@@ -8,9 +8,6 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mask_of
 from roofline.graph.layers.basic import (
-    ROPE_FLOPS,
-    SIGMOID_FLOPS,
-    SOFTMAX_FLOPS,
     STATE_FORMAT,
     Formats,
     activation,
@@ -21,6 +18,7 @@ from roofline.graph.layers.basic import (
     normalise,
     vectors,
 )
+from roofline.graph.layers.flops import PAGE_FLOPS, ROPE_FLOPS, SIGMOID_FLOPS, SOFTMAX_FLOPS
 from roofline.graph.layers.indexer import block_indexer
 from roofline.graph.layers.recurrent import recurrence
 from roofline.graph.op import Kind, Link, Op
@@ -103,9 +101,6 @@ def _unit(spec: Attention, key: Tensor, query: Tensor, formats: Formats) -> list
     """The queries of a gated attention unit, and of keys what each adds: scaled and shifted, both learned."""
     learned = vectors("unit", ["q_scale", "q_shift", "k_scale", "k_shift"], spec.head_dim, formats.weight("norm"))
     return [elementwise("unit_scale", Kind.ELEMENTWISE, (key, *learned), query, 4 * query.elements)]
-
-
-PAGE_FLOPS = 4  # an upper bound of q k in a page: times the least, times the greatest, the larger, add
 
 
 def _page_scores(spec: Attention, page: int, query: Tensor, formats: Formats) -> Op:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, Tail
+from roofline.graph.extents import BATCH, QUERIES, of_last
 from roofline.graph.layers.attention import attention, cross_attention, with_tensors
 from roofline.graph.layers.basic import Formats, activation, add, collective, linear, normalise
 from roofline.graph.layers.compressed import compressed_attention
@@ -64,7 +64,7 @@ def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list
 
 def _of_tail(op: Op, tokens: int) -> Op:
     """`op` for the last `tokens` of each sequence in a pass (DeepSeek-V4.1's bounded replay)."""
-    named = Tail(tokens, ()).named
+    named = partial(of_last, tokens)
 
     def shape(dims: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
         return None if dims is None else tuple(named(dim) if isinstance(dim, Size) else dim for dim in dims)

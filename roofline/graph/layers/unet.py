@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Step, extents
 from roofline.graph.layers.attention import with_tensors
 from roofline.graph.layers.basic import Formats, activation, add, convolution, elementwise, linear, normalise
+from roofline.graph.layers.flops import ACTIVATION_FLOPS
 from roofline.graph.layers.layer import layer_ops
-from roofline.graph.layers.mlp import ACTIVATION_FLOPS
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import Dim, Size, as_size, total
 from roofline.graph.tensor import Role, Tensor

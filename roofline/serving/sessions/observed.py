@@ -7,12 +7,10 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.serving.sessions.simulation import SessionRun
-
-Array = NDArray[np.float64]
+from roofline.serving.tables import Array
 
 WARM = 1 / 3
 """The part of a run that is not observed."""

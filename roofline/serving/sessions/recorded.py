@@ -31,7 +31,8 @@ from roofline.core.errors import RooflineError, SpecError
 from roofline.core.inputs import read_text
 from roofline.core.limits import MAX_LENGTH
 from roofline.scenario.lengths import parse_lengths
-from roofline.serving.sessions.workload import Array, Replayed, Workload, parse_gaps
+from roofline.serving.sessions.workload import Replayed, Workload, parse_gaps
+from roofline.serving.tables import Array
 from roofline.serving.traces import HASH_TOKENS, MAX_BYTES, OUTPUTS, PROMPTS, TIMES, column, rows_in, time_of
 
 SESSIONS = ("session_id", "session", "conversation_id", "chat_id", "thread_id", "user_id", "user")

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from roofline.serving.sessions.drawn import Draw, Session, grown, turn_of
 from roofline.serving.sessions.workload import Workload
-
-Array = NDArray[np.float64]
+from roofline.serving.tables import Array
 
 TURNS = 1000
 """Turns of a sample."""

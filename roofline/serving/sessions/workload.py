@@ -12,14 +12,12 @@ from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta, Struct
-from numpy.typing import NDArray
 
 from roofline.core.checked import Checked, Fraction, Positive
 from roofline.core.errors import RooflineError, quote
 from roofline.core.limits import MAX_LENGTH
 from roofline.scenario.lengths import Lengths, as_number, parse_lengths
-
-Array = NDArray[np.float64]
+from roofline.serving.tables import Array
 
 Tokens = Annotated[int, Meta(ge=0, le=MAX_LENGTH)]
 

@@ -48,7 +48,10 @@ def deepseek_v41(config: Config) -> Spec:
         "head_dim": config.integer("index_head_dim", default=128),
         "selected": config.integer("index_topk", default=512),
     }
-    memories = dict(zip(config.integers("engram_layer_ids"), config.integers("engram_num_embeddings"), strict=False))
+    tables, sizes = config.integers("engram_layer_ids"), config.integers("engram_num_embeddings")
+    if len(tables) != len(sizes):
+        raise SpecError(config.where, "'engram_num_embeddings' must have one entry for each of 'engram_layer_ids'")
+    memories = dict(zip(tables, sizes, strict=True))
     parts: dict[str, Spec] = {}
 
     def block(layer: int) -> str:

@@ -341,8 +341,16 @@ def _whole(scheme: str, _: Config) -> Rules:
     return Rules(scheme)
 
 
+def block_sides(section: Config) -> list[int]:
+    """Rows and columns of the blocks that share a scale; [] where the section names none."""
+    sides = section.integers("weight_block_size")
+    if section.content.get("weight_block_size") is not None and (len(sides) != 2 or min(sides) < 1):
+        raise SpecError(section.where, f"'weight_block_size' must be two positive integers, got {quote(sides)}")
+    return sides
+
+
 METHODS: Mapping[str, Callable[[Config], Rules]] = {
-    "fp8": lambda section: Rules("fp8_block" if section.integers("weight_block_size") else "fp8"),  # DeepSeek-V3
+    "fp8": lambda section: Rules("fp8_block" if block_sides(section) else "fp8"),  # DeepSeek-V3
     **{method: partial(_whole, scheme) for method, scheme in _TABLES["methods"].items()},
     "awq": lambda section: Rules(_grouped(section, "awq")),
     "gptq": _gptq,

@@ -46,7 +46,7 @@ def _text(config: Config, row: _Row) -> Spec:
 def _read(row: _Row, config: Config) -> Spec:
     config.read.update(row.unread)
     decoder = _text(config, row)
-    if row.tower is None or (row.alone and not config.content.get("vision_config")):
+    if row.tower is None or (row.alone and not config.section("vision_config").content):
         return decoder
     return {**decoder, "tower_kind": "vision", **TOWERS[row.tower](config, config.section("vision_config"), decoder)}
 

@@ -29,13 +29,10 @@ from roofline.timing.kernels import (
     expert_exchange,
     gated_delta_rule,
     gemm,
-    hyper_connection,
-    kimi_delta,
     mla,
     moe,
-    recurrent,
     sparse,
-    state_space,
+    streaming,
     top_k,
 )
 from roofline.timing.kernels.common import unit_clocks, units
@@ -87,6 +84,10 @@ def _product(*names: str) -> Callable[[Any], Array]:
 
 def _always(parameters: tuple[Parameter, ...]) -> Callable[[str], tuple[Parameter, ...]]:
     return lambda _format: parameters
+
+
+def _own_bound(shape: streaming.Streaming, hardware: Hardware) -> Bound:
+    return shape.bound(hardware)
 
 
 _ATTENTION = ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window")
@@ -206,7 +207,7 @@ _SHIPPED: Mapping[str, Kernel] = {
         ),
         Kernel(
             "top_k",
-            top_k.shape,
+            top_k.Selection.of,
             top_k.bound,
             top_k.terms,
             _always(top_k.PARAMETERS),
@@ -218,10 +219,10 @@ _SHIPPED: Mapping[str, Kernel] = {
         ),
         Kernel(
             "kimi_delta",
-            kimi_delta.shape,
+            gated_delta_rule.kimi_shape,
             gated_delta_rule.bound,
             gated_delta_rule.terms,
-            _always(kimi_delta.PARAMETERS),
+            _always(gated_delta_rule.KIMI),
             Regimes(_product("q_len"), (128, 2048), ("q<=128", "q<=2048", "q>2048")),
             ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
             ("batch", "q_len", "heads"),
@@ -230,10 +231,10 @@ _SHIPPED: Mapping[str, Kernel] = {
         ),
         Kernel(
             "mamba2",
-            state_space.shape,
-            state_space.bound,
-            state_space.terms,
-            _always(state_space.PARAMETERS),
+            streaming.scan,
+            _own_bound,
+            streaming.terms,
+            _always(streaming.SCAN),
             Regimes(_product("q_len"), (2048,), ("q<=2048", "q>2048")),
             ("batch", "q_len", "heads", "head_dim", "state", "groups", "chunk"),
             ("batch", "q_len", "heads"),
@@ -242,10 +243,10 @@ _SHIPPED: Mapping[str, Kernel] = {
         ),
         Kernel(
             "state_update",
-            recurrent.shape,
-            recurrent.bound,
-            recurrent.terms,
-            _always(recurrent.PARAMETERS),
+            streaming.Step.of,
+            _own_bound,
+            streaming.terms,
+            _always(streaming.STEP),
             Regimes(_product("batch", "heads"), (512,), ("states<=512", "states>512")),
             ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
             ("batch", "q_len", "heads"),
@@ -255,10 +256,10 @@ _SHIPPED: Mapping[str, Kernel] = {
         *(
             Kernel(
                 op,
-                recurrent.convolution_shape,
-                recurrent.bound,
-                recurrent.convolution_terms,
-                _always(recurrent.CONVOLUTION),
+                streaming.ShortConvolution.of,
+                _own_bound,
+                streaming.terms,
+                _always(streaming.CONVOLUTION),
                 Regimes(_product("batch", "q_len"), (1024,), ("tokens<=1k", "tokens>1k")),
                 (*formatted, "batch", "q_len", "channels", "taps"),
                 ("batch", "q_len", "channels"),
@@ -287,10 +288,10 @@ _SHIPPED: Mapping[str, Kernel] = {
         ),
         Kernel(
             "hyper_connection",
-            hyper_connection.shape,
-            hyper_connection.bound,
-            hyper_connection.terms,
-            _always(hyper_connection.PARAMETERS),
+            streaming.Mixing.of,
+            _own_bound,
+            streaming.terms,
+            _always(streaming.MIXING),
             Regimes(_product("tokens"), (1024,), ("tokens<=1k", "tokens>1k")),
             ("variant", "tokens", "hidden", "streams"),
             ("tokens", "hidden"),

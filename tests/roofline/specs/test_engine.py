@@ -124,6 +124,15 @@ def test_shared_experts_overlap_routed_experts(tmp_path: Path, batch: int) -> No
     assert eager.hidden == 0
 
 
+def test_experts_overlap_only_on_families_that_are_named(tmp_path: Path) -> None:
+    profile = "shared_stream: 256\nshared_on: [blackwell]"
+    named, other = (
+        _seconds(tmp_path, profile, model="qwen3.5-35b-a3b", hardware=hw) for hw in ("b200-sxm", "h200-sxm")
+    )
+    assert named.hidden > 0
+    assert other.hidden == 0
+
+
 def test_overlapped_experts_stay_above_their_bound(tmp_path: Path) -> None:
     """A model whose branches are long: what both must read and compute bounds what can be hidden."""
     decode = _seconds(tmp_path, "shared_stream: 4096", model="llama-4-scout", hardware="b200-sxm", batch=64)
