@@ -10,8 +10,6 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from msgspec import Struct
-
 from roofline.bound.roof import Placement
 from roofline.core.documents import read_mapping
 from roofline.graph.op import Link
@@ -19,10 +17,10 @@ from roofline.graph.parallel import Parallelism
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
-from roofline.specs.version import Releases
 from roofline.timing.calibration import Calibration, Match
 from roofline.timing.collectives import SizedMatch
 from roofline.timing.kernels.shapes import KernelShape, collective_shape
+from roofline.timing.variants import Dated
 
 FILE = Path(str(files("roofline.timing"))) / "exchanges.yaml"
 
@@ -36,14 +34,10 @@ MORI = "mori"
 """AMD's kernels (ROCm/mori), which send as DeepEP's normal ones do, with constants of their own on CDNA."""
 
 
-class Choice(Struct, frozen=True):
+class Choice(Dated, frozen=True, kw_only=True):
     """A row: what it is for, and the exchange that runs there. See the file for the meaning of each field."""
 
-    engine: str
     exchange: str
-    source: str
-    since: str = ""
-    before: str = ""
     nodes: str = ""
     vendor: str = ""
     domain: int = 0
@@ -51,12 +45,9 @@ class Choice(Struct, frozen=True):
 
     def runs(self, engine: Engine, hardware: Hardware, several: bool, ranks: int) -> bool:
         """Whether an engine's version runs it on such hardware, over one or several nodes."""
-        dated = self.since or self.before
-        releases = Releases(self.engine, self.before, self.since)
-        of_engine = releases.include(engine.name, engine.version) if dated else engine.name == self.engine
         of_nodes = self.nodes in ("", "several" if several else "one")
         of_hardware = self.vendor in ("", hardware.vendor) and hardware.node_devices >= self.domain
-        return of_engine and of_nodes and of_hardware and ranks >= self.ranks
+        return self.includes(engine.name, engine.version) and of_nodes and of_hardware and ranks >= self.ranks
 
 
 @lru_cache(maxsize=2)

@@ -21,7 +21,7 @@ from roofline.graph.layers.basic import (
 from roofline.graph.layers.flops import PAGE_FLOPS, ROPE_FLOPS, SIGMOID_FLOPS, SOFTMAX_FLOPS
 from roofline.graph.layers.indexer import block_indexer
 from roofline.graph.layers.recurrent import recurrence
-from roofline.graph.op import Kind, Link, Op
+from roofline.graph.op import Kind, Link, Op, with_tensors
 from roofline.graph.parallel import Collective
 from roofline.graph.size import Size, symbol, total
 from roofline.graph.tensor import Role, Tensor
@@ -292,12 +292,6 @@ def cross_attention(spec: Attention, source: Tensor, target: Tensor, formats: Fo
         *(_named_cross(op) for op in cached_attention(spec, mask_of(spec, cross=True), query, output, formats)),
         linear("cross_o_proj", output, target, formats, spec.output_bias, "o_proj"),
     ]
-
-
-def with_tensors(op: Op, change: Callable[[Tensor], Tensor]) -> Op:
-    """`op` with every tensor changed."""
-    reads, writes, operands = (tuple(map(change, tensors)) for tensors in (op.reads, op.writes, op.operands))
-    return replace(op, reads=reads, writes=writes, operands=operands)
 
 
 def _projected_once(op: Op) -> Op:

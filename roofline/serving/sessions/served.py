@@ -16,7 +16,7 @@ from roofline.core.limits import MAX_CONCURRENCY
 from roofline.scenario.argument import without_carbon
 from roofline.scenario.cost import HOUR, MILLION, rent
 from roofline.scenario.scenario import Scenario
-from roofline.serving.outcome import NO_TARGETS, Latency, Targets, latency, spreads
+from roofline.serving.outcome import NO_TARGETS, Latency, Spread, Targets, latency, spreads
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.sessions.deployed import NUMBERS, Deployed, deployed_of, read_sessions
 from roofline.serving.sessions.observed import Ran, hit_rates
@@ -230,9 +230,9 @@ def _outcome(
     steps = np.maximum(ran.output - 1, 1)
     ttft, e2e = ran.first - ran.arrival, ran.last - ran.arrival
     tpot = np.where(ran.output > 1, (ran.last - ran.first) / steps, math.nan)
-    spread = spreads(
-        replica, ran.running, float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
-    )
+    context, chunk = float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
+    # Medians of turns have what hits decide: nothing is known of them apart.
+    spread = [each._replace(median=1.0) for each in spreads(replica, ran.running, context, chunk)]
     met = None
     if targets != NO_TARGETS:
         met = float(((ttft <= targets[0]) & ~(tpot > targets[1])).mean())
@@ -246,7 +246,7 @@ def _outcome(
     output = float(ran.output.mean())
     times = [(state.ttft, state.tpot, state.ttft + output * state.tpot) for state in states]
     own = zip((*spread, spread[1]), zip(*times, strict=True) if times else [()] * 3, strict=True)
-    spread = tuple(_with_states(*each) for each in own)
+    spread = [_with_states(*each) for each in own]
     return SessionOutcome(
         value,
         latency(ttft, spread[0]),
@@ -272,11 +272,12 @@ def _outcome(
     )
 
 
-def _with_states(spread: tuple[float, float], times: Sequence[float]) -> tuple[float, float]:
+def _with_states(spread: Spread, times: Sequence[float]) -> Spread:
     """p10 and p90 over the expected time, of a model's error and of which of some steady states a run is in."""
     if not times or not times[0] > 0.0:
         return spread
-    return farther(spread, (math.log(times[0] / min(times)), math.log(max(times) / times[0])))
+    errors = math.log(times[0] / min(times)), math.log(max(times) / times[0])
+    return Spread(*farther((spread.low, spread.high), errors), spread.median)
 
 
 def _example(ran: Ran) -> tuple[TurnTimes, ...]:

@@ -40,6 +40,7 @@ def of(model: str, size: str | None = None, images: int = 1) -> Scenario:
         ("internvl3-8b", "448x448", 256),
         ("internvl3-8b", "1024x768", 13 * 256),  # 4 x 3 tiles, as exact as their ratio, and the thumbnail
         ("minimax-m3", "448x448", 256),
+        ("minimax-m3", "1024x768", 27 * 20),  # at most 672 x 672 pixels
         ("internvl3-8b", "800x400", 3 * 256),  # of 2 x 1 and 4 x 2 tiles those below twice the image's area
         ("internvl3-8b", "1600x800", 9 * 256),
         ("internvl3-78b", "100x1000", 11 * 256),  # 1 x 10 tiles
