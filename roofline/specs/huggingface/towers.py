@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TypeAlias
 
-from roofline.core.errors import SpecError, quote
+from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import Config, Spec, rows
 from roofline.specs.huggingface.expressions import Scope
 from roofline.specs.huggingface.families import check, fill, row
@@ -27,13 +27,6 @@ def read_tower(name: str, file: Config, vision: Config, text: Spec) -> Spec:
 @cache
 def _tower(name: str) -> Mapping[str, Mapping[str, str]]:
     return row("towers.yaml", name)
-
-
-def _clip(config: Config, vision: Config, text: Spec) -> Spec:
-    kind = vision.text("model_type", "clip_vision_model")
-    if kind != "clip_vision_model":
-        raise SpecError(config.where, f"'vision_config': unsupported model_type {quote(kind)}")
-    return read_tower("clip", config, vision, text)
 
 
 def _sides(vision: Config) -> Spec:
@@ -73,7 +66,6 @@ def _qwen2_5_vl(config: Config, vision: Config, text: Spec) -> Spec:
 
 TOWERS: Mapping[str, Tower] = {
     **{name: partial(read_tower, name) for name in rows("towers.yaml")},
-    "clip": _clip,
     "intern_vit": _intern_vit,
     "qwen2_5_vl": _qwen2_5_vl,
 }
