@@ -134,7 +134,9 @@ def choose(
             else f"choose {what} compares no API: omit it"
         )
         raise RooflineError(told, options=["api_price"])
-    goal = named(Objective, objective) if objective is not None else _usual(what, load)
+    usual = Objective.THROUGHPUT if (load.concurrency or 0) > 1 else Objective.LATENCY
+    usual = Objective.COST if what in (Decided.HARDWARE, Decided.API) else usual
+    goal = usual if objective is None else named(Objective, objective)
     default = (TTFT_LIMIT, TPOT_LIMIT) if goal in (Objective.THROUGHPUT, Objective.COST) else (None, None)
     given = (LOAD_OPTIONS["ttft"].read(ttft), LOAD_OPTIONS["tpot"].read(tpot))
     limits = (given[0] or default[0], given[1] or default[1])
@@ -149,12 +151,6 @@ def choose(
         rows = sorted((*rows, *search.bought), key=lambda row: row.rank)
     flips = search.flips(rows) if len(rows) > 1 and rows[1].fits else []
     return Decision(what, scenario, search.load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
-
-
-def _usual(what: Decided, load: Load) -> Objective:
-    if what in (Decided.HARDWARE, Decided.API):
-        return Objective.COST
-    return Objective.THROUGHPUT if (load.concurrency or 0) > 1 else Objective.LATENCY
 
 
 def _alternatives(
