@@ -109,8 +109,8 @@ class Case(Struct, frozen=True, dict=True):
         return breakdown.parts.get(HOST, 0.0) / breakdown.total if breakdown.total else 0.0
 
     def bound_share(self, phase: Phase, bound: Bound) -> float:
-        """The share of a phase's bound time in operators with this bound."""
-        return float(sum(op.share for op in phase.ops if op.bound == bound))
+        """The share of a phase's expected time in operators with this bound."""
+        return self.time_share(phase, lambda op: op.bound == bound)
 
     def bytes_share(self, phase: Phase, role: str) -> float:
         """The share of a phase's bytes of a role: `weight`, `kv`, `activation` or `state`."""

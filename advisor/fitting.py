@@ -23,6 +23,7 @@ from roofline.bound.memory import parameters
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure, last_before_failure_scalar
 from roofline.scenario.analysis import analyze
+from roofline.scenario.memory import more_memory
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.question import CPU
 from roofline.scenario.scenario import Scenario
@@ -40,9 +41,6 @@ USUAL_BITS = "q4_k_m"
 
 STAGES = [2, 4, 8, 16, 32, 64]
 """Devices over which layers are split."""
-
-UTILIZED = 0.95
-"""The share of a device's memory that an engine may take with little else on it."""
 
 SERVER_CPU = "epyc-9654"
 """The CPU beside a GPU whose own (`CPU`) takes too little memory: one of a server."""
@@ -62,8 +60,14 @@ class Fit(Struct, frozen=True):
     tokens_per_s: float
 
     def __str__(self) -> str:
-        given = ((name, value if isinstance(value, list) else [value]) for name, value in self.options.items())
-        return " ".join(f"{OPTIONS[name].flag} {shlex.quote(str(one))}" for name, value in given for one in value)
+        return written(self.options)
+
+
+def written(options: Mapping[str, Any]) -> str:
+    """Options as they are typed."""
+    given = ((name, value if isinstance(value, list) else [value]) for name, value in options.items())
+    parts = ((OPTIONS[name].flag, one) for name, value in given for one in value)
+    return " ".join(flag if value is True else f"{flag} {shlex.quote(str(value))}" for flag, value in parts)
 
 
 def what_fits(scenario: Scenario) -> tuple[Fit, ...]:
@@ -91,11 +95,8 @@ def remedy(error: DoesNotFitError) -> str:
 
 
 def _utilization(scenario: Scenario) -> Fit | None:
-    usual = scenario.profile.memory.on(scenario.hardware)
-    given = scenario.given("gpu_memory_utilization") is not None
-    if given or not usual.profiles or usual.utilization >= UTILIZED:  # others have activations beside it
-        return None
-    return _fitting(scenario, {"gpu_memory_utilization": UTILIZED})
+    more = more_memory(scenario)
+    return _fitting(scenario, more) if more else None
 
 
 def _formats(scenario: Scenario) -> Fit | None:

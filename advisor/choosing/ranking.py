@@ -52,13 +52,10 @@ class Search:
         self, load: Load, objective: Objective, limits: tuple[float | None, float | None], hours: float
     ) -> None:
         self.load, self.objective, self.limits, self.hours = load, objective, limits, hours
-        self.parted = False  # outputs vary, as some of the alternatives draft
         self.served: list[_Served] = []
         self.bought: list[Row] = []
 
     def add(self, alternatives: Sequence[Alternative], progress: Callable[[str], None]) -> None:
-        self.parted = any(each.drafts for each in alternatives)
-        self.load = self.load.apart if self.parted else self.load
         for index, alternative in enumerate(alternatives):
             progress(f"alternative {index + 1} of {len(alternatives)}")
             self.served.append(self._serve(alternative))
@@ -77,8 +74,7 @@ class Search:
         return _Served(self._judged(row, deployment, outcome, amount_of(self.load) / share), deployment)
 
     def _at(self, amount: float, alternative: Alternative) -> Load:
-        found = _with_amount(self.load, _share(_with_amount(self.load, amount), alternative))
-        return found.apart if self.parted else found
+        return _with_amount(self.load, _share(_with_amount(self.load, amount), alternative))
 
     def _judged(self, row: Row, deployment: Deployment, outcome: Outcome, shares: float) -> Row:
         """The row with an outcome of one copy, judged by the objective and the limits; the load is so many shares."""
@@ -92,7 +88,7 @@ class Search:
             Objective.COST: math.inf if hour is None or not rate else hour / HOUR / rate,
         }[self.objective]
         pairs = zip(("ttft", "tpot"), self.limits, strict=True)
-        over = tuple(name for name, most in pairs if most and not getattr(outcome, name).p95.mid <= most)
+        over = tuple(name for name, most in pairs if most and getattr(outcome, name).p95.mid > most)
         stable = () if outcome.stable else ("load",)
         value = value if math.isfinite(value) else math.inf
         return replace(row, outcome=outcome, value=value, missed=stable or over, busy=busy)

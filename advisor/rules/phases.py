@@ -51,7 +51,7 @@ def dominant_phase(case: Case, told: Told) -> Iterator[Finding]:
 
 @rule
 def memory_bound_decode(case: Case, told: Told) -> Iterator[Finding]:
-    """Applies where most of a decode step's bound time is memory-bound."""
+    """Applies where most of a decode step's time is memory-bound."""
     if not case.generates or (share := case.bound_share(case.decode, Bound.MEMORY)) < 0.5:
         return
     gemm, evidence = case.decode_gemm, dict[str, str]()
@@ -71,7 +71,7 @@ def memory_bound_decode(case: Case, told: Told) -> Iterator[Finding]:
 
 @rule
 def compute_bound_prefill(case: Case, told: Told) -> Iterator[Finding]:
-    """Applies where most of the bound time of prefill is compute-bound."""
+    """Applies where most of the time of prefill is compute-bound."""
     gemm, formats = largest_gemm(case.analysis.prefill), case.formats
     share = case.bound_share(case.analysis.prefill, Bound.COMPUTE)
     if share < 0.5 or gemm is None or formats is None:

@@ -189,7 +189,7 @@ class Candidate(Struct, frozen=True, dict=True):
     @cached_property
     def slots(self) -> int:
         """An upper bound of the sequences that run at once; 0 if the model or a long request does not fit."""
-        settings = self.configuration.base.settings  # memory and limits are those of all layouts and formats
+        settings = self.configuration.settings
         reserve = settings.reserved(self.configuration.engine.memory.on(self.hardware), self.configuration.base.model)
         capacity = self.counted.capacity(self.hardware, reserve)
         if capacity.cache <= 0:
@@ -201,6 +201,17 @@ class Candidate(Struct, frozen=True, dict=True):
         longest += NORMAL.inv_cdf(FITTING) * float(np.hypot(prompts.deviation, answers.deviation))
         at_once = capacity.sequences_of(self.service.context) * self.ranks
         return 0 if capacity.sequences_of(longest) < 1 else math.ceil(min(limit, at_once))
+
+    @property
+    def fitting(self) -> Candidate | None:
+        """The candidate, with more of the memory where an engine's default does not suffice; None where none does."""
+        if self.slots:
+            return self
+        if self.counted.needed > visible_memory(self.hardware):
+            return None
+        wider = self.configuration.with_more_memory()
+        found = None if wider is None else replace(self, configuration=wider)
+        return found if found is not None and found.slots else None
 
     @cached_property
     def counts(self) -> Array:

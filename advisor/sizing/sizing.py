@@ -17,7 +17,7 @@ from typing import Any, Unpack, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.advisor.options import TPOT_LIMIT, TTFT_LIMIT, requests
+from roofline.advisor.options import requests
 from roofline.advisor.search.goal import Quality, named
 from roofline.advisor.sizing.bounds import REFERENCE
 from roofline.advisor.sizing.choices import Choice
@@ -38,7 +38,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import outcomes_at
 from roofline.serving.load import ONE
 from roofline.serving.options import LOAD_OPTIONS, by_own_name
-from roofline.serving.outcome import Outcome
+from roofline.serving.outcome import Outcome, targets_or_usual
 from roofline.serving.pools import tandem_of
 from roofline.serving.ratios import Ratio, ratios_for
 from roofline.specs.hardware import hardware_name, load_hardware
@@ -241,8 +241,8 @@ def size(
     quality = named(Quality, quality)
     _check(model, service, hardware, prices)
     if asked_for and not service.alone:
-        tpot = None if model.task == "encode" else service.tpot or TPOT_LIMIT
-        service = replace(service, ttft=service.ttft or TTFT_LIMIT, tpot=tpot)
+        ttft, tpot = targets_or_usual(service.ttft, service.tpot, generates=model.task == "generate")
+        service = replace(service, ttft=ttft, tpot=tpot if math.isfinite(tpot) else None)
     if model.task == "encode":
         service = replace(service, generate=ONE)
     elif model.tower_kind == "encoder" and model.audio_seconds is not None:  # which pads its input

@@ -72,7 +72,7 @@ class Service(Struct, frozen=True, dict=True):
         """The load of the busiest of some replicas."""
         share = self.share(replicas)
         rate, users = (share, None) if self.rate is not None else (None, int(share))
-        return Load(self.prompt, self.generate, concurrency=users, rate=rate, hits=self.hits, beside=self.beside)
+        return Load(self.prompt, self.generate, concurrency=users, rate=rate, hits=self.hits, beside=self.beside).apart
 
     @property
     def prompts(self) -> Lengths:

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from roofline.timing.kernels.attention import encoder_width
 from roofline.timing.kernels.gated_delta_rule import CHUNKED, FUSED
-from roofline.timing.kernels.hyper_connection import POST, PRE
-from roofline.timing.kernels.recurrent import SEPARATE
+from roofline.timing.kernels.streaming import POST, PRE, SEPARATE
 from roofline.validate.tables.rows import Measurements
 
 if TYPE_CHECKING:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import mul
 from statistics import NormalDist
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core import numeric as np
-from roofline.graph.size import Size, symbol
+from roofline.graph.size import Size, as_size, symbol, total
 from roofline.specs.sublayers import Attention, CompressedAttention, LatentAttention
 
 BATCH = symbol("batch")
@@ -107,19 +109,24 @@ class AttentionMask(Struct, frozen=True, dict=True):
         return (f"[{', '.join(parts)}]" if parts else "") + (LAST.format(self.tail) if self.tail else "")
 
     @property
+    def rule(self) -> Rule:
+        """The rule that gives its extents."""
+        return Tail(self.tail, replace(self, tail=0)) if self.tail else self
+
+    @property
     def keys(self) -> Size:
         """Distinct keys of one sequence that its queries read."""
-        return symbol(f"keys{self.suffix}")
+        return symbol(f"keys{self.suffix}", self.rule)
 
     @property
     def pairs(self) -> Size:
         """Query-key pairs of one sequence that the mask leaves."""
-        return symbol(f"pairs{self.suffix}")
+        return symbol(f"pairs{self.suffix}", self.rule)
 
     @property
     def held(self) -> Size:
         """Tokens of one sequence in the KV cache after the pass."""
-        return symbol(f"held{self.suffix}")
+        return symbol(f"held{self.suffix}", self.rule)
 
     @property
     def reach(self) -> int | None:
@@ -131,17 +138,17 @@ class AttentionMask(Struct, frozen=True, dict=True):
     @property
     def pieces(self) -> Size:
         """Queries over those of the longest chunk; a chunk is a sequence of its own to a kernel, which ends with it."""
-        return symbol(f"pieces{self.suffix}")
+        return symbol(f"pieces{self.suffix}", self.rule)
 
     @property
     def piece_queries(self) -> Size:
         """Queries in the longest chunk."""
-        return symbol(f"piece_queries{self.suffix}")
+        return symbol(f"piece_queries{self.suffix}", self.rule)
 
     @property
     def piece_keys(self) -> Size:
         """Keys of a chunk with these queries at its end, by its mean query-key pairs."""
-        return symbol(f"piece_keys{self.suffix}")
+        return symbol(f"piece_keys{self.suffix}", self.rule)
 
     @property
     def saturation_points(self) -> tuple[int | range, ...]:
@@ -289,10 +296,10 @@ class Pool(Struct, frozen=True):
     """A set of `size` weight blocks (experts, or MLP neurons) of which each token uses `used`.
 
     With probability p_e that a token uses block e, T tokens touch sum of 1 - (1 - p_e)^T blocks; uniform routing has
-    p_e = used / size. `skew` > 0 makes p_e proportional to rank^-skew, at most 1, and `uneven` > 0 log-normal with that
-    deviation of the logarithm. `spread` is the number of ranks whose tokens the blocks serve. The tokens of one of
-    `sequences` use the same blocks (adapters). There are so many `copies` of each block, of which a token uses one
-    (adapters of experts).
+    p_e = used / size. `skew` > 0 makes p_e proportional to rank^-skew, at most 1, and `uneven` > 0 those of `routed`
+    blocks (experts) log-normal with that deviation of the logarithm. `spread` is the number of ranks whose tokens the
+    blocks serve. The tokens of one of `sequences` use the same blocks (adapters). There are so many `copies` of each
+    block, of which a token uses one (adapters of experts).
     """
 
     size: int
@@ -301,6 +308,7 @@ class Pool(Struct, frozen=True):
     spread: int = 1
     sequences: bool = False
     copies: int = 1
+    routed: bool = False
     uneven: float = 0.0
 
     @property
@@ -315,7 +323,7 @@ class Pool(Struct, frozen=True):
     @property
     def touched(self) -> Size:
         """Distinct blocks that the tokens of the pass use."""
-        return symbol(f"touched{self.suffix}")
+        return symbol(f"touched{self.suffix}", self)
 
     def values(self, step: Step) -> dict[str, Any]:
         """The expected number of distinct blocks that the tokens of `step` touch."""
@@ -328,25 +336,27 @@ class Pool(Struct, frozen=True):
 
 
 class Tail(Struct, frozen=True):
-    """The extents of layers that run the last `tokens` of each sequence in a pass alone, by the layers' `rules`."""
+    """The extents of layers that run the last `tokens` of each sequence in a pass alone, by the `rule` of others."""
 
     tokens: int
-    rules: tuple[Rule, ...]
-
-    def named(self, size: Size) -> Size:
-        """A size of such a layer, with its own extents in place of those of the pass."""
-        renamed = {
-            tuple(sorted(name if name == "batch" else name + LAST.format(self.tokens) for name in names)): value
-            for names, value in size.terms.items()
-        }
-        return Size(renamed)
+    rule: Rule | None = None
 
     def values(self, step: Step) -> dict[str, Any]:
         """Every extent but the batch, for the last tokens of `step`."""
         queries = np.minimum(step.queries, self.tokens)
         last = step._replace(queries=queries, cached=step.cached + step.queries - queries)
-        found = extents(last, self.rules)
+        found = extents(last, [] if self.rule is None else [self.rule])
         return {name + LAST.format(self.tokens): value for name, value in found.items() if name != "batch"}
+
+
+def of_last(tokens: int, size: Size) -> Size:
+    """A size of a layer that runs the last `tokens`, with its own extents in place of those of the pass."""
+
+    def last(name: str) -> Size:
+        own = Tail(tokens, getattr(name, "rule", None))
+        return BATCH if name == "batch" else symbol(name + LAST.format(tokens), own)
+
+    return total(reduce(mul, map(last, names), as_size(value)) for names, value in size.terms.items())
 
 
 class Scan(Struct, frozen=True):
@@ -360,12 +370,12 @@ class Scan(Struct, frozen=True):
     @property
     def pairs(self) -> Size:
         """Pairs of a token and one of its chunk up to itself, of one sequence."""
-        return symbol(f"scan_pairs[chunk {self.chunk}]")
+        return symbol(f"scan_pairs[chunk {self.chunk}]", self)
 
     @property
     def updates(self) -> Size:
         """Updates of the state of one sequence: one a chunk."""
-        return symbol(f"scan_updates[chunk {self.chunk}]")
+        return symbol(f"scan_updates[chunk {self.chunk}]", self)
 
     def values(self, step: Step) -> dict[str, Any]:
         """Pairs and updates for `step`."""
@@ -380,6 +390,16 @@ class Convolution(Struct, frozen=True):
     Directly, token i takes i + 1 multiply-adds. Each FFT is over N points, twice the (padded) sequence, at 5 N log2 N
     FLOPs, amortised over the new tokens.
     """
+
+    @property
+    def flops(self) -> Size:
+        """FLOPs per token and channel."""
+        return symbol("convolution", self)
+
+    @property
+    def past(self) -> Size:
+        """Tokens of a sequence before the pass."""
+        return symbol("past", self)
 
     def values(self, step: Step) -> dict[str, Any]:
         """FLOPs per new token and channel, and the tokens before."""

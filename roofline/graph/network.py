@@ -10,41 +10,22 @@ from msgspec.structs import replace
 
 from roofline.core.checked import expect
 from roofline.graph.convention import Convention, viewer_inputs, viewer_ops
-from roofline.graph.extents import (
-    AttentionMask,
-    Convolution,
-    Rule,
-    Scan,
-    Tail,
-    compressed_masks,
-    mask_of,
-    mla_mask,
-)
+from roofline.graph.extents import AttentionMask, Pool, Rule, Tail
 from roofline.graph.fusion import FUSIONS, apply_fusion, check_fusions
 from roofline.graph.layers.basic import Formats, activation, collective
 from roofline.graph.layers.embedding import embedding, head
 from roofline.graph.layers.layer import layer_ops
-from roofline.graph.layers.mlp import neurons_of, pool_of
 from roofline.graph.layers.unet import unet_blocks
-from roofline.graph.op import Op, shared
+from roofline.graph.op import Op, extent_rules, shared
 from roofline.graph.parallel import SINGLE, Collective, Parallelism
 from roofline.graph.ranks import check_stages, rank_model, with_copies
-from roofline.graph.rewrite import Adapter, Rewrite
+from roofline.graph.rewrite import Rewrite
 from roofline.graph.size import ZERO, Size
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Layer, Model
 from roofline.specs.precision import Precision
-from roofline.specs.sublayers import (
-    Attention,
-    CompressedAttention,
-    Hyena,
-    LatentAttention,
-    Mamba2,
-    MixtureOfExperts,
-    Mlp,
-    Modules,
-)
+from roofline.specs.sublayers import MixtureOfExperts
 
 OVERLAP_BATCHES = 2
 """Micro-batches of two-batch overlap: one computes during the all-to-all of the other."""
@@ -65,18 +46,26 @@ class Section(Struct, frozen=True):
 class Network(Struct, frozen=True, dict=True):
     """A model's operators in one precision, in execution order.
 
-    `rules` derive the extents of its sizes from a workload. `base` is the arithmetic of unquantized operands; `compute`
+    `base` is the arithmetic of unquantized operands; `compute`
     forces an arithmetic on every GEMM (None: the operands determine it). `two_batch_overlap`: all-to-alls overlap with
     computation on another micro-batch. `ping_pong`: micro-batches that go back and forth between devices of attention
-    and of experts (0: none).
+    and of experts (0: none). `uneven`: that of its experts' loads (`Pool`).
     """
 
     sections: tuple[Section, ...]
-    rules: tuple[Rule, ...]
     base: str
     compute: str | None
     two_batch_overlap: bool = False
     ping_pong: int = 0
+    uneven: float = 0.0
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """What derives the extents of its sizes from a workload."""
+        rules = dict.fromkeys(rule for section in self.sections for rule in extent_rules(section.ops))
+        return tuple(
+            replace(rule, uneven=self.uneven) if isinstance(rule, Pool) and rule.routed else rule for rule in rules
+        )
 
     @property
     def ops(self) -> tuple[tuple[Op, float, str], ...]:
@@ -91,13 +80,13 @@ class Network(Struct, frozen=True, dict=True):
     @property
     def saturation_points(self) -> tuple[int | range, ...]:
         """Cached tokens at which the decode cost of some layer stops growing; a range where it does so periodically."""
-        rules = (part for rule in self.rules for part in (rule.rules if isinstance(rule, Tail) else (rule,)))
+        rules = (rule.rule if isinstance(rule, Tail) else rule for rule in self.rules)
         masks = (rule for rule in rules if isinstance(rule, AttentionMask))
         return tuple(dict.fromkeys(point for mask in masks for point in mask.saturation_points))
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.sections, self.rules, self.base, self.compute, self.two_batch_overlap, self.ping_pong))
+        return hash((self.sections, self.base, self.compute, self.two_batch_overlap, self.ping_pong, self.uneven))
 
     def __hash__(self) -> int:
         return self._hash
@@ -163,54 +152,12 @@ def _stage(model: Model, precision: Precision, build: Build) -> Network:
     rank = rank_model(model, build.parallel)
     return Network(
         sections=tuple(section for section in _sections(rank, formats, build) if section.ops),
-        rules=_rules(rank, build),
         base=precision.base.arithmetic,
         compute=precision.compute,
         two_batch_overlap=build.two_batch_overlap,
         ping_pong=build.ping_pong,
+        uneven=build.uneven,
     )
-
-
-def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
-    """The rules for the extents of a model besides batch and queries."""
-    rules: list[Rule] = [each.pool for each in build.rewrites if isinstance(each, Adapter)]
-    tails: dict[int, list[Rule]] = {}
-    for group in model.groups:
-        tail = group.layer.tail
-        (tails.setdefault(tail, []) if tail else rules).extend(_layer_rules(group.layer, build))
-    rules += [Tail(tail, tuple(dict.fromkeys(own))) for tail, own in tails.items()]
-    return tuple(dict.fromkeys(rules))
-
-
-def _layer_rules(layer: Layer, build: Build) -> list[Rule]:
-    """The rules for the extents of one layer."""
-    rules: list[Rule] = []
-    ring, shards, split = build.parallel.cache_parts(build.decode)
-    if isinstance(layer.mixer, Attention):
-        rules.append(mask_of(layer.mixer, ring=ring, shards=shards, split=split, decode=build.decode))
-        if layer.mixer.page is not None and build.decode:
-            rules.append(mask_of(layer.mixer, shards=shards))
-        if layer.mixer.indexer is not None:
-            rules.append(AttentionMask())
-    if isinstance(layer.mixer, Modules) and layer.mixer.attention is not None:
-        rules.append(mask_of(layer.mixer.attention, decode=build.decode))
-    if isinstance(layer.mixer, LatentAttention):
-        rules += [mla_mask(layer.mixer, shards, split), *([AttentionMask()] if layer.mixer.own_indexer else [])]
-    if isinstance(layer.mixer, CompressedAttention):
-        rules += [mask for mask in compressed_masks(layer.mixer) if mask is not None]
-    if isinstance(layer.mixer, Mamba2):
-        rules.append(Scan(layer.mixer.chunk))
-    if isinstance(layer.mixer, Hyena):
-        rules += [Convolution(), AttentionMask()]
-    if layer.cross is not None:
-        rules.append(mask_of(layer.cross, cross=True))
-    if isinstance(layer.feed_forward, Mlp) and layer.feed_forward.active < 1:
-        rules.append(neurons_of(layer.feed_forward))
-    if isinstance(layer.feed_forward, MixtureOfExperts):
-        adapters = [each for each in build.rewrites if isinstance(each, Adapter)]
-        rules.append(pool := pool_of(layer.feed_forward, build.parallel, build.skew, build.uneven))
-        rules += [replace(pool, copies=each.adapters) for each in adapters if each.experts and each.adapters > 1]
-    return rules
 
 
 def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]:

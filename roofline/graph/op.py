@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import lru_cache, reduce
 from operator import add
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from roofline.graph.extents import AttentionMask
+from roofline.graph.extents import AttentionMask, Rule
 from roofline.graph.parallel import Collective
-from roofline.graph.size import ZERO, Size, total
+from roofline.graph.size import ZERO, Dim, Size, rules_of, total
 from roofline.graph.tensor import Role, Tensor
 
 
@@ -118,6 +119,40 @@ class Op(Struct, frozen=True, eq=False):
     def bytes(self) -> Size:
         """Memory traffic of one instance in bytes: each operand moves once."""
         return total(tensor.bytes for tensor in self.tensors)
+
+
+@lru_cache(maxsize=2048)
+def extent_rules(ops: tuple[Op, ...]) -> tuple[Rule, ...]:
+    """The rules that give the extents of operators: of their sizes, and of what kernels have by their masks."""
+    tensors = [tensor for op in ops for tensor in op.tensors]
+    sizes = [dim for tensor in tensors for dim in (*tensor.shape, *tensor.stored_shape) if isinstance(dim, Size)]
+    sizes += [size for op in ops for size in (op.matrix_flops, op.vector_flops)]
+    links = [op.link for op in ops if op.link is not None]
+    sizes += [link.bytes for link in links] + [link.routed.tokens for link in links if link.routed is not None]
+    return tuple(dict.fromkeys([*rules_of(sizes), *(op.mask.rule for op in ops if op.mask is not None)]))
+
+
+def with_tensors(op: Op, change: Callable[[Tensor], Tensor]) -> Op:
+    """`op` with every tensor changed."""
+    reads, writes, operands = (tuple(map(change, tensors)) for tensors in (op.reads, op.writes, op.operands))
+    return replace(op, reads=reads, writes=writes, operands=operands)
+
+
+def with_sizes(op: Op, change: Callable[[Size], Size]) -> Op:
+    """`op` with every size changed: of its tensors, its FLOPs and what it sends."""
+
+    def dims(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        return tuple(change(dim) if isinstance(dim, Size) else dim for dim in shape)
+
+    changed = with_tensors(
+        op, lambda of: replace(of, shape=dims(of.shape), stored=None if of.stored is None else dims(of.stored))
+    )
+    link = op.link
+    if link is not None:
+        routed = link.routed and replace(link.routed, tokens=change(link.routed.tokens))
+        link = replace(link, bytes=change(link.bytes), routed=routed)
+    flops = change(op.matrix_flops), change(op.vector_flops)
+    return replace(changed, matrix_flops=flops[0], vector_flops=flops[1], link=link)
 
 
 @lru_cache(maxsize=1 << 14)

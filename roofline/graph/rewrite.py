@@ -8,9 +8,9 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.graph.extents import COPIES, Pool
+from roofline.graph.extents import Pool
 from roofline.graph.op import Kind, Op
-from roofline.graph.size import as_size, product, symbol
+from roofline.graph.size import as_size, product, rules_of
 from roofline.graph.tensor import Role, Tensor
 
 
@@ -97,8 +97,8 @@ class Adapter(Struct, frozen=True):
         target, (*experts, outputs, inputs) = op.writes[0], weight.stored_shape
         reached = self.pool.touched
         if experts:
-            ((name,),) = as_size(weight.shape[0]).terms
-            reached = symbol(name + COPIES.format(self.adapters) * (self.adapters > 1))
+            (pool,) = rules_of([as_size(weight.shape[0])])
+            reached = replace(pool, copies=self.adapters).touched
         main = replace(target, name=f"{target.name}_main", role=Role.ACTIVATION)
         low = Tensor(f"{op.name}_lora_low", Role.ACTIVATION, (*source.shape[:-1], self.rank), target.format)
         held = (self.slots or self.adapters, *experts)

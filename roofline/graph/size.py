@@ -12,7 +12,7 @@ or a grid of workloads:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache, reduce
 from operator import mul
 from typing import Any, TypeAlias
@@ -83,9 +83,23 @@ Dim: TypeAlias = int | Size
 ZERO = Size({})
 
 
-def symbol(name: str) -> Size:
-    """The extent called `name`."""
-    return Size({(name,): 1})
+class Extent(str):
+    """The name of an extent with the rule that gives its value for a pass, None for those of the pass itself."""
+
+    rule: Any = None
+
+
+def symbol(name: str, rule: Any = None) -> Size:
+    """The extent called `name`, which a `rule` of `roofline.graph.extents` gives."""
+    extent = Extent(name)
+    extent.rule = rule
+    return Size({(extent,): 1})
+
+
+def rules_of(sizes: Iterable[Size]) -> Iterator[Any]:
+    """The rules that give the extents of sizes."""
+    extents = {name for size in sizes for names in size.terms for name in names}
+    return (name.rule for name in extents if isinstance(name, Extent) and name.rule is not None)
 
 
 def as_size(value: Dim | float) -> Size:

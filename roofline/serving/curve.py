@@ -254,6 +254,7 @@ def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Target
 
 
 def _simulated(deployment: Deployment, load: Load, requests: int, seed: int, targets: Targets) -> Outcome:
+    load = load.within((deployment.decode if isinstance(deployment, Tandem) else deployment).kv_tokens)
     if isinstance(deployment, Tandem):
         if load.policy not in (FCFS, *ROUTERS) or load.tenants or load.rollouts:
             raise RooflineError(

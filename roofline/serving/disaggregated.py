@@ -286,7 +286,7 @@ def simulated_outcome(tandem: Tandem, load: Load, requests: int, seed: int, targ
 def _of_both(tandem: Tandem, load: Load, found: Outcome) -> Outcome:
     """The outcome with the devices of both pools; TTFT, and E2E latency with it, may be later by the handover."""
     prompt = load.means[0]
-    low, high = spreads(tandem.prefill, 1.0, prompt, prompt, apart=True)[0]
+    low, high, _ = spreads(tandem.prefill, 1.0, prompt, prompt, apart=True)[0]
     sooner, later = _waits(tandem, load, found)
     ttft, e2e = [], []
     for first, last in zip(astuple(found.ttft), astuple(found.e2e), strict=True):

@@ -321,7 +321,7 @@ class Simulation:
                 some = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
             number = some
         if number:
-            self._pass_time(number * seconds_of(context + (number - 1) / 2 * self.accepted))
+            self._pass_time(number * seconds_of(context + (number - 1) / 2 * self.accepted), (number - 1) / 2 * grown)
             self.step, self.steps = self.step + number, self.steps + number
             self.polled += (self.step - self.polled) // self.poll * self.poll
             self._advance(number, self.running)
@@ -422,12 +422,13 @@ class Simulation:
     def _mean_context(self) -> float:
         return self.context / (self.running + len(self.prefilling)) if self.running else 0.0
 
-    def _pass_time(self, seconds: float) -> None:
+    def _pass_time(self, seconds: float, more: float = 0.0) -> None:
+        """Let seconds pass, in which the KV cache has so many tokens `more` than at their beginning on average."""
         self.now += seconds
         area = self.area
         area[0] += seconds * (self.running + len(self.prefilling))
         area[1] += seconds * self.waiting
-        area[2] += seconds * self.context
+        area[2] += seconds * (self.context + more)
 
     def _served(self) -> Served:
         duration = max(self.now, 1e-12)

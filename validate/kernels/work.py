@@ -12,12 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.errors import UnknownNameError
-from roofline.graph.extents import Rule, Step, extents, mask_of
+from roofline.graph.extents import Step, extents, mask_of
 from roofline.graph.fusion import FUSIONS, apply_fusion
 from roofline.graph.layers.attention import cached_attention
-from roofline.graph.layers.basic import ROPE_FLOPS, Formats, activation, add, elementwise, linear, normalise
-from roofline.graph.layers.mlp import mixture_of_experts, pool_of
-from roofline.graph.op import Kind, Op, fuse
+from roofline.graph.layers.basic import Formats, activation, add, elementwise, linear, normalise
+from roofline.graph.layers.flops import ROPE_FLOPS
+from roofline.graph.layers.mlp import mixture_of_experts
+from roofline.graph.op import Kind, Op, extent_rules, fuse
 from roofline.graph.parallel import Parallelism
 from roofline.graph.size import total
 from roofline.specs.formats import Format, find_format, grouped
@@ -109,11 +110,10 @@ class Work(Struct, frozen=True):
     parts: tuple[Op, ...]
     step: Step
     arithmetic: str | None = None
-    rules: tuple[Rule, ...] = ()
 
     @property
     def extents(self) -> Mapping[str, float]:
-        return extents(self.step, self.rules)
+        return extents(self.step, extent_rules(self.parts))
 
     @property
     def flops(self) -> float:
@@ -163,10 +163,9 @@ def _attention(case: Case) -> Work:
     spec = Attention(heads=heads, kv_heads=kv_heads, head_dim=width, window=case["window"] or None)
     query = activation("query", formats.attention, heads, width)
     output = activation("attn_output", formats.base, heads, width)
-    view = mask_of(spec)
-    ops = apply_fusion(cached_attention(spec, view, query, output, formats), FUSIONS["attention"])
+    ops = apply_fusion(cached_attention(spec, mask_of(spec), query, output, formats), FUSIONS["attention"])
     step = Step(case["batch"], case["q_len"], case["kv_len"] - case["q_len"])
-    return Work(tuple(ops), step, arithmetic, (view,))
+    return Work(tuple(ops), step, arithmetic)
 
 
 def _experts(case: Case) -> Work:
@@ -188,7 +187,7 @@ def _experts(case: Case) -> Work:
     source = activation("mlp_input", formats.activations, hidden)
     ops = mixture_of_experts(spec, source, activation("routed", formats.base, hidden), formats)
     first = next(index for index, op in enumerate(ops) if op.kind is Kind.MOE)
-    return Work(tuple(ops[first:]), Step(1, case["tokens"], 0), arithmetic, (pool_of(spec, ranks, 0.0),))
+    return Work(tuple(ops[first:]), Step(1, case["tokens"], 0), arithmetic)
 
 
 def _pass(case: Case) -> Work:

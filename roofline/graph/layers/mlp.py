@@ -10,35 +10,17 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, Pool
-from roofline.graph.layers.basic import (
-    SIGMOID_FLOPS,
-    SOFTMAX_FLOPS,
-    Formats,
-    activation,
-    add,
-    collective,
-    elementwise,
-    linear,
-    normalise,
-    token_shift,
-    vectors,
-)
+from roofline.graph.layers.basic import Formats, activation, add, collective, elementwise, linear, normalise, vectors
+from roofline.graph.layers.flops import ACTIVATION_FLOPS, SIGMOID_FLOPS, SOFTMAX_FLOPS
+from roofline.graph.layers.recurrent import token_shift
 from roofline.graph.op import Kind, Op, Routed
-from roofline.graph.parallel import Collective, Parallelism, bus_factor
+from roofline.graph.parallel import Collective, bus_factor
 from roofline.graph.ranks import imbalance
 from roofline.graph.size import ZERO, Dim, Size, as_size, product
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import MixtureOfExperts, Mlp
-
-ACTIVATION_FLOPS = {
-    "relu": 1,  # maximum
-    "relu2": 2,  # maximum, square
-    "silu": 4,  # negate, exponential, add, divide
-    "gelu": 8,  # tanh form: three multiplications for the cubic, add, scale, tanh, add, multiply
-    "gelu_new": 8,  # the same, in as many operators of PyTorch
-}
 
 
 def mlp(spec: Mlp, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -73,15 +55,11 @@ def _activate(name: str, spec: Mlp | MixtureOfExperts, gate: Tensor, up: Tensor,
     return elementwise(name, Kind.ACTIVATION, (gate, up) if spec.gated else (up,), target, target.elements * flops)
 
 
-def neurons_of(spec: Mlp) -> Pool:
-    """The active neurons of an MLP with contextual sparsity: the union over all tokens of a batch."""
-    return Pool(spec.width, spec.active * spec.width)
-
-
 def _sparse(op: Op, spec: Mlp) -> Op:
-    """A projection restricted to the active neurons."""
+    """A projection restricted to the active neurons: the union over all tokens of a batch."""
     source, weight = op.operands
-    shape = tuple(neurons_of(spec).touched if dim == spec.width else dim for dim in weight.shape)
+    neurons = Pool(spec.width, spec.active * spec.width)
+    shape = tuple(neurons.touched if dim == spec.width else dim for dim in weight.shape)
     touched = replace(weight, shape=shape, stored=weight.stored_shape)
     return replace(
         op,
@@ -142,7 +120,8 @@ def _routed_experts(
     slots, copies = spec.experts * parallel.expert, parallel.redundant if parallel.expert > 1 else 0
     load *= formats.capacity * imbalance(slots - copies, spec.top_k, parallel.expert, formats.skew, copies)
     k: Dim = int(load) if load == int(load) else as_size(load)
-    touched = pool_of(spec, parallel, formats.skew).touched
+    pool = Pool(spec.experts, spec.top_k / parallel.expert, formats.skew, parallel.expert_tokens, routed=True)
+    touched = pool.touched
     # Rows are gathered as they are read: a token's input is read once for each of its experts.
     rows = Tensor(source.name, source.role, (BATCH, QUERIES, k, hidden), source.format)
     up = activation("expert_up", formats.base, k, spec.width)
@@ -179,11 +158,6 @@ def _grouped_gemm(
         vector_flops=target.elements if spec.bias else ZERO,
         operands=(source, weight),
     )
-
-
-def pool_of(spec: MixtureOfExperts, parallel: Parallelism, skew: float, uneven: float = 0.0) -> Pool:
-    """The experts of one rank, and the tokens that they serve."""
-    return Pool(spec.experts, spec.top_k / parallel.expert, skew, parallel.expert_tokens, uneven=uneven)
 
 
 def _all_to_alls(source: Tensor, spec: MixtureOfExperts, formats: Formats) -> list[Op]:

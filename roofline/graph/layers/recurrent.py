@@ -10,27 +10,24 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Scan
-from roofline.graph.layers.basic import (
-    STATE_FORMAT,
-    Formats,
-    activation,
-    elementwise,
-    linear,
-    normalise,
-    token_shift,
-    vectors,
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Convolution, Scan
+from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, elementwise, linear, normalise, vectors
+from roofline.graph.layers.flops import (
+    ACTIVATION_FLOPS,
+    DECAY_FLOPS,
+    GATED_FLOPS,
+    MAMBA_FLOPS,
+    RWKV4_FLOPS,
+    SHIFT_FLOPS,
 )
 from roofline.graph.op import Kind, Op
-from roofline.graph.size import ZERO, Dim, Size, symbol
+from roofline.graph.size import ZERO, Dim, Size
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import FORMATS, Format
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import DeltaNet, Hyena, KimiDelta, Mamba, Mamba2, Recurrent, Retention, Rwkv, StateSpace
 
 TOKENS = BATCH * QUERIES
-SILU_FLOPS = 4  # negate, exponential, add, divide
-GATED_FLOPS = SILU_FLOPS + 1
 
 
 def recurrent(spec: Recurrent, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -90,13 +87,9 @@ def _convolution(name: str, source: Tensor, width: int, length: int, bias: bool,
     target = activation(f"{name}_output", formats.base, width)
     kernel = Tensor(f"{name}.weight", Role.WEIGHT, (width, length), formats.weight("norm"))
     learned = (kernel, *vectors(name, ["bias"] if bias else [], width, formats.weight("bias")))
-    flops = target.elements * (2 * length + SILU_FLOPS)
+    flops = target.elements * (2 * length + ACTIVATION_FLOPS["silu"])
     held, kind = (width, length - 1), Kind.CONVOLUTION
     return recurrence(name, (source, *learned), held, target, vector_flops=flops, kind=kind, kept=formats.base), target
-
-
-# Mamba (Gu and Dao 2023), per state element and token: exp(dt A) 2, dt x B 1, update 2, times C and sum 2.
-MAMBA_FLOPS = 7
 
 
 def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -132,9 +125,6 @@ def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> lis
         ),
         linear("out_proj", output, target, formats, spec.bias),
     ]
-
-
-DECAY_FLOPS = 3  # of a pair of tokens and a head: subtract cumulative decays, exponential, multiply
 
 
 def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -276,7 +266,18 @@ def _retention(spec: Retention, norm: Norm, source: Tensor, target: Tensor, form
     return [*ops, linear("o_proj", output, target, formats)]
 
 
-RWKV4_FLOPS = 16  # two exponentials of maxima for each of output and state, weighted sums, division, sigmoid gate
+def token_shift(name: str, source: Tensor, target: Tensor, mixes: int, formats: Formats) -> Op:
+    """RWKV's token shift: `mixes` learned interpolations between each token and the one before, which is the state."""
+    width = source.width
+    state = Tensor(f"{name}.state", Role.STATE, (BATCH, width), STATE_FORMAT)
+    learned = vectors(name, [f"mix_{index}" for index in range(mixes)], width, formats.weight("norm"))
+    return Op(
+        name,
+        Kind.ELEMENTWISE,
+        reads=(source, state, *learned),
+        writes=(target, replace(state, stored=(0,))),
+        vector_flops=source.elements * SHIFT_FLOPS * mixes,
+    )
 
 
 def _rwkv4(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -403,13 +404,6 @@ def _h3(spec: StateSpace, source: Tensor, target: Tensor, formats: Formats) -> l
     ]
 
 
-CONVOLUTION = symbol("convolution")
-"""FLOPs per token and channel of a convolution as long as the sequence (`roofline.graph.extents.Convolution`)."""
-
-PAST = symbol("past")
-"""Tokens of a sequence before the pass."""
-
-
 def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
     """Hyena (Poli et al. 2023): `order` gated convolutions as long as the sequence.
 
@@ -430,9 +424,8 @@ def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> lis
     biases = vectors("filter", ["bias"], filters * width, formats.weight("bias"))
     generated = Tensor("filters", Role.ACTIVATION, (QUERIES, filters * width), base)
     generate_flops = 2 * QUERIES * sum(rows * columns for rows, columns in shapes)
-    past = Tensor(
-        "past", Role.STATE, (BATCH, PAST, filters * width), base, (BATCH, AttentionMask().held, filters * width)
-    )
+    before, held = ((BATCH, tokens, filters * width) for tokens in (Convolution().past, AttentionMask().held))
+    past = Tensor("past", Role.STATE, before, base, held)
     return [
         linear("in_proj", source, projected, formats, bias=True),
         convolution,
@@ -442,7 +435,7 @@ def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> lis
             Kind.SCAN,
             reads=(convolved, generated, past),
             writes=(output,),
-            vector_flops=TOKENS * width * filters * (CONVOLUTION + 1),
+            vector_flops=TOKENS * width * filters * (Convolution().flops + 1),
         ),
         linear("out_proj", output, target, formats, bias=True),
     ]

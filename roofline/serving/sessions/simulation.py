@@ -293,9 +293,9 @@ class SessionRun(Simulation):
         assert isinstance(sequence, _Request)
         tail = sequence.turn.tail
         assert tail is not None
-        end = (sequence.base + sequence.prompt) // self.block
+        end, cache = (sequence.base + sequence.prompt) // self.block, self.caches[sequence.rank]
+        self._leave_windows(cache, sequence.prompt)
         if end > tail.start:
-            cache = self.caches[sequence.rank]
             before = cache.written.copy()
             cache.insert(tail, end)
             for link, had, has in zip(self.store.tiers, before[1:], cache.written[1:], strict=True):
@@ -303,6 +303,11 @@ class SessionRun(Simulation):
                     self._pass_time((has - had) * self.block * self.store.stored(link) / link.bandwidth)
         self._changed()
         super()._begin(sequence)
+
+    def _leave_windows(self, cache: PrefixCache, tokens: int) -> None:
+        """The windows that have passed over so many tokens leave blocks behind."""
+        if blocks := int(self.store.left * tokens / self.block):
+            cache.leave(blocks, self.now)
 
     def _free(self, sequence: Sequence, steps: int) -> None:
         assert isinstance(sequence, _Request)
@@ -312,6 +317,7 @@ class SessionRun(Simulation):
         self._trim(sequence.rank)
         tokens = sequence.base + sequence.prompt + (int(steps * self.accepted) if self.work.kept else 0)
         end = min(tokens, sequence.turn.prompt + sequence.turn.output) // self.block
+        self._leave_windows(cache, max(tokens - sequence.base - sequence.prompt, 0))
         if end > tail.start:
             cache.insert(tail, end, outputs=True)
         cache.unpin(tail, self.now)

@@ -228,7 +228,7 @@ class Theory:
             outside += weight * (waits - outside)
             number = number + weight * (max(rate * decode.mean(), 1e-3) - number)
             mean = float((self.front + outside + wait + pauses + load_wait + work + self.sent).mean())
-            hits += weight * (self._hits(rate, use, self.front + outside + wait) - hits)
+            hits += weight * (self._hits(rate, use, self.front + outside + wait, float(computed.mean())) - hits)
             after = (rate, number, wait, outside)
             if round_ > min(rounds // 6, 10) and all(
                 abs(one - two) <= close / slower * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
@@ -250,8 +250,8 @@ class Theory:
         own = np.minimum(reusable + self.turns.shared, self.turns.prompt - 1)
         return np.maximum(own, 0.0)[np.newaxis] // self.store.block * self.store.block
 
-    def _hits(self, rate: float, use: Array, outside: Array) -> Array:
-        """The fractions of known tokens that each tier has, by turn (tiers, turns)."""
+    def _hits(self, rate: float, use: Array, outside: Array, computed: float) -> Array:
+        """The fractions of known tokens that each tier has, by turn (tiers, turns); so many are `computed`."""
         turns, shared, groups = self.turns, float(self.work.shared), self.work.groups
         within = np.minimum(turns.gap + outside, self.grid[:, np.newaxis])  # (grid, turns)
         running = rate * float(use.mean())
@@ -280,6 +280,8 @@ class Theory:
             # A session's own context is one of those that live; of those that ended it is none.
             own_part = (touched - rate * (left * ends * within).mean(axis=1)) / max(live, 1.0)
             touched += weight * (snapshots - number - running) + self.store.own * running * (tier == 0)
+            if self.store.left and not tier:
+                touched += rate * self.store.left * (computed + float(turns.output.mean())) * self.grid
             if shared:
                 touched += groups * (shared + weight) * -np.expm1(-rate * self.grid / groups)
             part = self._part(

@@ -18,6 +18,7 @@ Tower: TypeAlias = Callable[[Config, Config, Spec], Spec]
 
 def read_tower(name: str, file: Config, vision: Config, text: Spec) -> Spec:
     """The keys of a tower by its row."""
+    vision = vision.having(KEYS[name](vision)) if name in KEYS else vision
     found, scope = _tower(name), Scope(vision, others={"file": file, "text": text})
     check(found.get("needed", {}), scope)
     return fill(ModelSpec, {key: source for key, source in found.items() if key != "needed"}, scope)
@@ -35,11 +36,25 @@ def _clip(config: Config, vision: Config, text: Spec) -> Spec:
     return read_tower("clip", config, vision, text)
 
 
-def _intern_vit(config: Config, vision: Config, text: Spec) -> Spec:
+def _sides(vision: Config) -> Spec:
     """Squares alone: InternVL's own files give sides as single numbers."""
     usual, problem = {"patch_size": 14, "image_size": 448}, "only squares are supported"
-    sides = {name: vision.same(name, default, problem) for name, default in usual.items()}
-    spec = read_tower("intern_vit", config, vision.replaced({**vision.content, **sides}), text)
+    return {name: vision.same(name, default, problem) for name, default in usual.items()}
+
+
+def _merged(vision: Config) -> Spec:
+    sides = vision.integers("merge_kernel_size") or [2, 2]
+    if len(set(sides)) != 1:
+        raise SpecError(vision.where, "'merge_kernel_size' must be the same along both sides")
+    return {"merged_side": sides[0]}
+
+
+KEYS: Mapping[str, Callable[[Config], Spec]] = {"intern_vit": _sides, "moonvit": _merged, "moonvit_2": _merged}
+"""Keys that a row reads in place of what the file says."""
+
+
+def _intern_vit(config: Config, vision: Config, text: Spec) -> Spec:
+    spec = read_tower("intern_vit", config, vision, text)
     if not config.flag("dynamic_image_size", True):
         del spec["image"]
     return spec
@@ -56,18 +71,9 @@ def _qwen2_5_vl(config: Config, vision: Config, text: Spec) -> Spec:
     return spec
 
 
-def _kimi(name: str, config: Config, vision: Config, text: Spec) -> Spec:
-    sides = vision.integers("merge_kernel_size") or [2, 2]
-    if len(set(sides)) != 1:
-        raise SpecError(vision.where, "'merge_kernel_size' must be the same along both sides")
-    return read_tower(name, config, vision.replaced({**vision.content, "merged_side": sides[0]}), text)
-
-
 TOWERS: Mapping[str, Tower] = {
     **{name: partial(read_tower, name) for name in rows("towers.yaml")},
     "clip": _clip,
     "intern_vit": _intern_vit,
-    "moonvit": partial(_kimi, "moonvit"),
-    "moonvit_2": partial(_kimi, "moonvit_2"),
     "qwen2_5_vl": _qwen2_5_vl,
 }

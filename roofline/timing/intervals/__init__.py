@@ -18,7 +18,7 @@ kind, R of kinds, and e_k the error in seconds of a kernel that runs n_k times (
 The spread x of a version that came out soon after a model's architecture reaches farther up, that of an engine on
 devices where no step of it was measured (vLLM on AMD) farther both ways (`intervals.releases`), as that of layers over
 several nodes (`intervals.deployments`).
-A collective through a host covers the machines of the host's kind (`timing.pcie_collectives`). Times of passes add with
+A collective through a host covers the machines of the host's kind (`timing.collectives`). Times of passes add with
 full correlation, and a scheduler's spread widens the latencies under load (`serving.outcome`). The ratio of two
 predictions has the error of the difference of their kernels, so that what they share cancels (`passes.ratio_error`).
 """

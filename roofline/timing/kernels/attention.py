@@ -15,7 +15,7 @@ from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.formats import Numbers, numbers
-from roofline.timing.kernels.model import Array, Bound, Flags, Parameters, Row, aligned, column, flags, one_flag, text
+from roofline.timing.kernels.model import Array, Bound, Flags, Parameters, Row, Shape, column, flags, one_flag, text
 
 GENERAL_DIM = 192.0
 """The head dimension for which libraries lack a kernel."""
@@ -63,7 +63,7 @@ def cache_of(row: Row) -> Cache:
     return Cache(numbers(dtype), stored, float(column(row, "kv_bytes", stored.bytes)))
 
 
-class Attention(Struct, frozen=True):
+class Attention(Shape, frozen=True):
     """Attention of `q_len` new tokens of `batch` sequences to `kv_len` keys; arrays of one shape, a kernel a row.
 
     `window` keys at most are seen (0: all), those up to the query where it is `causal`. `selected` keys are picked, not
@@ -137,21 +137,9 @@ class Attention(Struct, frozen=True):
 
 def shape(row: Row) -> Attention:
     """The attention of rows with `dtype, batch, q_len, kv_len, heads, kv_heads, head_dim` and optional columns."""
-    names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
-    options = (("window", 0.0), ("causal", 1.0), ("keys_only", 0.0))
-    sizes = [column(row, name) for name in names] + [column(row, *one) for one in options]
-    batch, queries, keys, heads, kv_heads, dim, window, causal, keys_only = aligned(*sizes)
-    return Attention(
-        batch,
-        queries,
-        keys,
-        heads,
-        kv_heads,
-        dim,
-        window,
-        causal,
-        keys_only,
-        cache_of(row),
+    return Attention.of(
+        {"window": 0.0, "causal": 1.0, "keys_only": 0.0, **row},
+        cache=cache_of(row),
         selected=one_flag(flags(row, "selected"), "selected"),
         uneven=one_flag(flags(row, "uneven"), "uneven"),
         split_kv=float(column(row, "split_kv", 1.0)),

@@ -29,8 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from roofline.core import numeric as np
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
@@ -41,9 +39,9 @@ from roofline.timing.kernels.model import (
     Bound,
     Parameters,
     Row,
+    Shape,
     Term,
     Terms,
-    aligned,
     column,
     smooth_maximum,
     text,
@@ -88,7 +86,7 @@ CHUNK = 512 * 2**10
 """Bytes that a hop waits for: NCCL's buffer of 4 MiB has eight steps (NCCL_BUFFSIZE, NCCL_STEPS)."""
 
 
-class Exchange(Struct, frozen=True):
+class Exchange(Shape, frozen=True):
     """Collectives of one kind among `ranks` devices, each with a message of `bytes`; arrays of one shape.
 
     `reach` is the number of adjacent devices that they are spread over. Across nodes, each has `members` of them.
@@ -151,10 +149,9 @@ def shape(row: Row) -> Exchange:
     collective = text(row, "collective")
     if collective not in SENT:
         raise UnknownNameError("collective", collective, SENT)
-    ranks = column(row, "ranks")
-    bytes, ranks, reach = aligned(column(row, "bytes"), ranks, column(row, "reach") if "reach" in row else ranks)
-    across = bool(np.any(column(row, "across_nodes", 0.0)))
-    return Exchange(collective, bytes, ranks, reach, across, int(np.max(column(row, "members", 1.0))))
+    across, members = bool(np.any(column(row, "across_nodes", 0.0))), int(np.max(column(row, "members", 1.0)))
+    row = {"reach": row["ranks"], **row}
+    return Exchange.of(row, collective=collective, across_nodes=across, members=members)
 
 
 def bound(exchange: Exchange, hardware: Hardware) -> Bound:

@@ -19,19 +19,24 @@ on chip: a unit processes one head of a sequence from its first chunk to its las
 The peak of `chunked` kernels is that of Hopper's instructions on all units (`MMA`). Intermediates go by the clock of
 the units (`common.ON_CHIP`): the L2 holds most of them, and kernels leave memory idle.
 
-H counts value heads, several of which share a key head. Decode has another kernel (`recurrent`).
+H counts value heads, several of which share a key head. Decode has another kernel (`streaming`).
+
+Kimi's delta attention has a decay for each channel of a key: 2 B L H d_k bytes more of operands. Its GEMMs and memory
+take turns in both variants (`fused` is FlashKDA's), and a head takes so long for its start and end besides:
+
+    recurrence     T_C = ceil(B H / S) (head + token C ceil(L / C))
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import GATED_DELTA_RULE_KERNELS
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.common import ceil_div, on_chip, unit_clocks, units
-from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Shape, Term, Terms, text
 
 CHUNK = 64.0
 """Tokens of a chunk in FLA, FlashInfer and AITER."""
@@ -51,11 +56,14 @@ PARAMETERS = (
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of recurrence and GEMMs"),
 )
 
+KIMI = (*PARAMETERS, Parameter("head", Unit.SECONDS, 0.1e-6, 100e-6, 5e-6, "start and end of a head of a sequence"))
 
-class DeltaRule(Struct, frozen=True):
+
+class DeltaRule(Shape, frozen=True):
     """Prompts of `batch` sequences of `q_len` tokens over `heads` value heads; arrays of one shape.
 
     States are `key_dim` by `value_dim`; `fused` kernels keep intermediates on chip. GEMMs multiply in `arithmetic`.
+    `channels`: each channel of a key has a decay (Kimi's).
     """
 
     batch: Array
@@ -66,11 +74,7 @@ class DeltaRule(Struct, frozen=True):
     key_heads: Array
     fused: bool
     arithmetic: str
-
-    @property
-    def overlapping(self) -> bool:
-        """Whether GEMMs run while operands move: without intermediates."""
-        return self.fused
+    channels: bool = False
 
     @property
     def state(self) -> Array:
@@ -97,7 +101,8 @@ class DeltaRule(Struct, frozen=True):
     def operand_bytes(self) -> Array:
         """Bytes of inputs and outputs of a prompt's kernels, states included."""
         tokens = self.key_heads * self.key_dim + self.heads * self.value_dim
-        return 4.0 * self.batch * self.q_len * tokens + 8.0 * self.state
+        found = 4.0 * self.batch * self.q_len * tokens + 8.0 * self.state
+        return found + 2.0 * self.batch * self.q_len * self.heads * self.key_dim if self.channels else found
 
     @property
     def intermediate_bytes(self) -> Array:
@@ -111,12 +116,13 @@ class DeltaRule(Struct, frozen=True):
 
 def shape(row: Row) -> DeltaRule:
     """The kernels of rows with `variant, batch, q_len, heads, key_dim, value_dim`, optional `dtype`, `key_heads`."""
-    names = ("batch", "q_len", "heads", "key_dim", "value_dim")
-    sizes = [column(row, name) for name in names]
-    key_heads = column(row, "key_heads") if "key_heads" in row else sizes[2]
     fused, arithmetic = text(row, "variant") == FUSED, text(row, "dtype", "bf16")
-    batch, queries, heads, keys, values, key_heads = aligned(*sizes, key_heads)
-    return DeltaRule(batch, queries, heads, keys, values, key_heads, fused, arithmetic)
+    return DeltaRule.of({"key_heads": row["heads"], **row}, fused=fused, arithmetic=arithmetic)
+
+
+def kimi_shape(row: Row) -> DeltaRule:
+    """Kimi's kernels of such rows, which have as many heads of keys as of values."""
+    return replace(shape({**row, "key_heads": row["heads"]}), channels=True)
 
 
 def bound(rule: DeltaRule, hardware: Hardware) -> Bound:
@@ -133,6 +139,7 @@ def terms(rule: DeltaRule, hardware: Hardware, parameters: Parameters) -> Terms:
     gemms = rule.flops / (parameters["compute_efficiency"] * rule.gemm_peak(hardware))
     moved = parameters["intermediate_traffic"] * rule.intermediate_bytes / on_chip(hardware)
     memory = rule.operand_bytes / hardware.memory_bandwidth + moved
-    how = "max(GEMMs, memory)" if rule.overlapping else "GEMMs + memory"
-    work = Term("GEMMs and memory", how, np.maximum(gemms, memory) if rule.overlapping else gemms + memory)
+    overlapping = rule.fused and not rule.channels
+    how = "max(GEMMs, memory)" if overlapping else "GEMMs + memory"
+    work = Term("GEMMs and memory", how, np.maximum(gemms, memory) if overlapping else gemms + memory)
     return Terms((Term("launch", "launch", parameters["launch"]),), recurrence, work, parameters["sharpness"])

@@ -55,10 +55,9 @@ from roofline.timing.kernels.model import (
     Flags,
     Parameters,
     Row,
+    Shape,
     Term,
     Terms,
-    aligned,
-    column,
     flags,
     one_flag,
     text,
@@ -166,7 +165,7 @@ _PLAIN = (
 )
 
 
-class Gemm(Struct, frozen=True):
+class Gemm(Shape, frozen=True):
     """GEMMs C[m, n] = A[m, k] B[k, n] in one format; arrays of one shape, a kernel a row.
 
     `bare` ones do not quantize their activations, `weight_only` is their kernel where it is an engine's own. `cold` is
@@ -197,9 +196,8 @@ class Gemm(Struct, frozen=True):
 
 def shape(row: Row) -> Gemm:
     """The GEMMs of rows with `dtype, m, n, k`, the optional columns of `storage`, and `weight_only`."""
-    m, n, k = aligned(*(column(row, name) for name in ("m", "n", "k")))
     kernel = WEIGHT_ONLY_KERNELS[text(row, "weight_only")] if "weight_only" in row else None
-    return Gemm(m, n, k, text(row, "dtype"), storage(row), flags(row, "bare"), kernel)
+    return Gemm.of(row, dtype=text(row, "dtype"), form=storage(row), bare=flags(row, "bare"), weight_only=kernel)
 
 
 def parameters(dtype: str) -> tuple[Parameter, ...]:

@@ -48,7 +48,6 @@ which is the time that 1.2.0rc5 takes beyond 1.3.0rc10 in public tables, on H100
 
 from __future__ import annotations
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core import numeric as np
@@ -58,7 +57,7 @@ from roofline.timing.kernels import attention, attention_prefill
 from roofline.timing.kernels.attention import Attention, Cache, cache_of
 from roofline.timing.kernels.attention_decode import KEY_BLOCK, SPLITS, best_split
 from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, rounds, unit_clocks, units
-from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Shape, Term, Terms, column
 
 FOUR, EIGHT, PART_KEYS, PARTS = 4.0, 8.0, 512.0, 2.0
 """Parts of the keys in Triton's kernels: of vLLM's (`four`), the most of SGLang (its default of
@@ -141,7 +140,7 @@ def prefill_terms(shape: Attention, hardware: Hardware, parameters: Parameters) 
     return attention_prefill.terms(attended(shape, parameters), hardware, parameters, SOFTMAX)
 
 
-class LatentAttention(Struct, frozen=True):
+class LatentAttention(Shape, frozen=True):
     """Decode of `q_len` new tokens of `batch` sequences over `kv_len` latents; arrays of one shape, a kernel a row.
 
     A latent has `latent` elements and a rotary key of `rope`. `planned`
@@ -173,10 +172,8 @@ class LatentAttention(Struct, frozen=True):
 
 def shape(row: Row) -> LatentAttention:
     """The kernels of rows with `dtype, batch, q_len, kv_len, heads, latent, rope` and optional columns."""
-    sizes = [column(row, name) for name in ("batch", "q_len", "kv_len", "heads", "latent", "rope")]
     planned, four = (column(row, name, 0.0) for name in ("scheduled", "four"))
-    batch, queries, keys, heads, latent, rope = aligned(*sizes)
-    return LatentAttention(batch, queries, keys, heads, latent, rope, cache_of(row), planned, four)
+    return LatentAttention.of(row, cache=cache_of(row), planned=planned, four=four)
 
 
 def bound(shape: LatentAttention, hardware: Hardware) -> Bound:

@@ -16,7 +16,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -203,6 +203,19 @@ def column(row: Row, name: str, default: float | None = None) -> Array:
     if value is None:
         raise UnknownNameError("column", name, row)
     return np.asarray(value, dtype=np.float64)
+
+
+class Shape(Struct, frozen=True):
+    """Sizes of kernels, arrays of one shape with a kernel a row; fields without a default are columns of the schema."""
+
+    @classmethod
+    def of(cls, row: Row, **others: Any) -> Self:
+        """The kernels of rows; `others` are fields that are no columns. Raises UnknownNameError for absent columns."""
+        fields = cls.__struct_fields__
+        needed = fields[: len(fields) - len(cls.__struct_defaults__)]
+        names = [name for name in needed if name not in others]
+        sizes = aligned(*(column(row, name) for name in names))
+        return cls(**dict(zip(names, sizes, strict=True)), **others)
 
 
 SMALL = 4096

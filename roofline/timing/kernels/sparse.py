@@ -23,7 +23,6 @@ every token: neighbours of a prompt find them in the L2, which shows as a `gathe
 
 from __future__ import annotations
 
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.core import numeric as np
@@ -32,7 +31,7 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import Cache, cache_of
 from roofline.timing.kernels.common import ON_CHIP, ceil_div, unit_clocks
 from roofline.timing.kernels.formats import numbers
-from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Shape, Term, Terms, text
 
 TILES = 1.0, 16.0, 64.0, 128.0
 """Query heads of a tile: the values of the parameter `tile`, which a fit tries."""
@@ -76,7 +75,7 @@ def prefill_parameters(format: str) -> tuple[Parameter, ...]:
     return (*PARAMETERS, PADDED) if format.startswith(("csa", "hca")) else PARAMETERS
 
 
-class Selected(Struct, frozen=True):
+class Selected(Shape, frozen=True):
     """Attention of `batch` tokens to `kv_len` keys each, of `width` FLOPs a pair and head and `entry` bytes a key.
 
     `scored` keys of all tokens had scores of `index_flops` FLOPs and `index_key` bytes each; a selection has `slots`
@@ -116,14 +115,14 @@ class Selected(Struct, frozen=True):
         return 2.0 * self.batch * (heads * self.width / 4.0 + (self.scored > 0) * self.index_flops / 2.0)
 
 
-NAMES = ("batch", "kv_len", "heads", "width", "entry", "scored", "index_flops", "index_key", "slots")
+NAMES = Selected.__struct_fields__[:9]
+"""The sizes."""
 
 
 def shape(row: Row) -> Selected:
     """The attention of rows with the columns `NAMES`, formats and an optional `index_dtype`."""
     arithmetic = numbers(text(row, "index_dtype", "fp8")).arithmetic
-    sizes = dict(zip(NAMES, aligned(*(column(row, name) for name in NAMES)), strict=True))
-    return Selected(cache=cache_of(row), index_arithmetic=arithmetic, **sizes)
+    return Selected.of(row, cache=cache_of(row), index_arithmetic=arithmetic)
 
 
 def _peaks(selected: Selected, hardware: Hardware) -> tuple[float, float]:

@@ -12,12 +12,10 @@ Rows of at most k scores need no passes.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column
+from roofline.timing.kernels.model import Array, Bound, Parameters, Shape, Term, Terms
 
 BYTES = 4.0
 """Bytes of a score: indexers write 32 bits."""
@@ -29,7 +27,7 @@ PARAMETERS = (
 )
 
 
-class Selection(Struct, frozen=True):
+class Selection(Shape, frozen=True):
     """Selections of the `top_k` best of `kv_len` scores in each of `batch` rows; arrays of one shape."""
 
     batch: Array
@@ -45,11 +43,6 @@ class Selection(Struct, frozen=True):
     def doublings(self) -> Array:
         """log2 of the scores of a row over k; 0 for shorter rows."""
         return np.log2(np.maximum(self.kv_len / self.top_k, 1.0))
-
-
-def shape(row: Row) -> Selection:
-    """The selections of rows with `batch` (rows of scores), `kv_len` (scores of a row) and `top_k`."""
-    return Selection(*aligned(*(column(row, name) for name in ("batch", "kv_len", "top_k"))))
 
 
 def bound(selection: Selection, hardware: Hardware) -> Bound:

@@ -292,7 +292,9 @@ def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[li
         lines.append(line("kernel with conversions", "(t^2 + conversions of the cache in software^2)^(1/2)", text))
     if found.factor != 1:
         text = f"{shown(found.factor)} * {last(lines)}"
-        lines.append(line("kernel on this engine", "factor of the engine x t", text))
+        lines.append(
+            line("kernel on this engine", "factors of the engine, and of kernels in place of tuned ones, x t", text)
+        )
     meanings = {entry.name: entry for entry in kernel(fit.op).parameters(fit.format)}
     # What `on_units` derives from the peaks of two devices is no constant of the kernel.
     constants = tuple(

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from roofline import Scenario, active_parameters, analyze, load_hardware, load_model, parameters
 from roofline.core.errors import SpecError
-from roofline.graph.extents import AttentionMask, Pool, Step, Tail, extents
+from roofline.graph.extents import AttentionMask, Pool, Step, extents, of_last
 from roofline.graph.network import Build, network
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Parallelism
+from roofline.graph.size import rules_of
 from roofline.graph.tensor import Role
 from roofline.specs.modelspec import parse_model
 from roofline.specs.precision import parse_precision
@@ -28,12 +29,12 @@ def ops(section: str) -> dict[str, Op]:
 @given(st.integers(1, 500), st.integers(0, 500), st.integers(1, 8))
 def test_extents_are_those_of_the_last_tokens(queries: int, cached: int, batch: int) -> None:
     mask, pool = AttentionMask(window=64, selected=16, ratio=2), Pool(32, 4)
-    tail = Tail(128, (mask, pool))
     rest = max(queries - 128, 0)
     last = extents(Step(batch, queries - rest, cached + rest), (mask, pool))
-    values = extents(Step(batch, queries, cached), (tail,))
-    for size in (mask.pairs, mask.held, pool.touched):
-        assert tail.named(size).evaluate(values) == pytest.approx(size.evaluate(last))
+    sizes = [mask.pairs, mask.held, pool.touched]
+    values = extents(Step(batch, queries, cached), rules_of(of_last(128, size) for size in sizes))
+    for size in sizes:
+        assert of_last(128, size).evaluate(values) == pytest.approx(size.evaluate(last))
 
 
 def test_published_parameters() -> None:

@@ -31,6 +31,12 @@ def test_a_request_alone_takes_its_prefill_and_its_steps() -> None:
     assert (found.last - found.first) / 64 == pytest.approx(decode, rel=5e-3)
 
 
+def test_the_cache_holds_what_grows_between_two_events() -> None:
+    """Requests of one length end together, with no event between their first and last tokens."""
+    found = simulate(replica(), Load(prompt=100, generate=801, concurrency=8, rounds=3))
+    assert found.cached == pytest.approx(8 * (100 + 400), rel=0.02)
+
+
 def test_a_prompt_beyond_the_budget_takes_several_steps() -> None:
     found = simulate(replica(tokens=512), Load(prompt=2048, generate=1, concurrency=1, rounds=1))
     parts = sum(float(STEPS.seconds(0, 0, 512, cached)) for cached in (0, 512, 1024, 1536))

@@ -10,12 +10,9 @@ import pytest
 from roofline import load_hardware
 from roofline.timing.kernels import kernel_time
 from roofline.timing.kernels.common import reached, unit_clocks
-from roofline.timing.kernels.hyper_connection import PARAMETERS as MIXING
-from roofline.timing.kernels.kimi_delta import PARAMETERS as DELTA
-from roofline.timing.kernels.recurrent import CONVOLUTION
-from roofline.timing.kernels.recurrent import PARAMETERS as STEP
+from roofline.timing.kernels.gated_delta_rule import KIMI as DELTA
 from roofline.timing.kernels.sparse import prefill_parameters
-from roofline.timing.kernels.state_space import PARAMETERS as SCAN
+from roofline.timing.kernels.streaming import CONVOLUTION, MIXING, SCAN, STEP
 
 H200 = load_hardware("h200-sxm")
 UNITS = 132
