@@ -294,15 +294,11 @@ def _ranked(groups: list[list[Trial]]) -> list[list[Trial]]:
 def _recommended(case: Case, findings: Findings, groups: Sequence[list[Trial]], top: int) -> Iterator[Recommendation]:
     """One recommendation per group; the first moves of the first slots have break-even points."""
     slots: Counter[str] = Counter()
-    for before, group in zip(_before(groups), groups, strict=False):
+    for before, group in zip([None, *(group[0] for group in groups)], groups, strict=False):
         (move,) = group[0].moves
         slots[move.slot] += 1
         detailed = slots[move.slot] <= (2 if move.kind is Kind.TECHNIQUE else 1) and len(slots) <= top
         yield _recommendation(case, findings, group, before, detailed)
-
-
-def _before(groups: Sequence[list[Trial]]) -> list[Trial | None]:
-    return [None, *(group[0] for group in groups)]
 
 
 def _recommendation(
@@ -375,5 +371,5 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
     tried = (case.trials.attempt([hardware_move(load_hardware(name))]) for name in best)
     helping = _helping(case, (trial for trial in tried if trial is not None))
     groups = _ranked([[trial] for trial in helping])[:SHOWN_DEVICES]
-    pairs = zip(_before(groups), groups, strict=False)
+    pairs = zip([None, *(group[0] for group in groups)], groups, strict=False)
     return tuple(_recommendation(case, findings, group, before, detailed=True) for before, group in pairs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.advisor.case import NEGLIGIBLE, Case
-from roofline.advisor.formats import Formats
 from roofline.advisor.rules import Finding, Told, rule
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import Price, Quality
@@ -144,7 +143,7 @@ def weight_bits_saturation(case: Case, told: Told) -> Iterator[Finding]:
     gemm = case.decode_gemm
     if gemm is None or case.decode_stake < NEGLIGIBLE:
         return
-    saturation = gemm.saturation_bits
+    saturation = 16 * gemm.rows / gemm.ridge  # fewer bits save no time
     below = tuple(name for name, after in case.weight_only.items() if after.weights.bits < saturation)
     if not below or (saturation >= gemm.bits >= UNQUANTIZED):  # the latter is covered by weight-only
         return
@@ -167,18 +166,14 @@ def low_precision_peak(case: Case, told: Told) -> Iterator[Finding]:
         known = ", ".join(case.hardware.formats)
         yield from told("mixed", share, tuple(case.faster_arithmetic), formats=formats, why=why, known=known)
     for name, after in case.formats_after.items():
-        yield from _of_move(case, told, name, formats, after)
-
-
-def _of_move(case: Case, told: Told, name: str, before: Formats, after: Formats) -> Iterator[Finding]:
-    if "code" in (after.weights.arithmetic, after.kv.arithmetic):
-        yield from told("codebook", moves=(name,))
-    if after.weights == before.weights and after.inputs == before.inputs:
-        return
-    if after.unsupported:
-        yield from told("widened", moves=(name,), after=after)
-    if case.fits and (gain := case.gain(name)) < 1:
-        yield from told("slower", moves=(name,), gain=gain)
+        if "code" in (after.weights.arithmetic, after.kv.arithmetic):
+            yield from told("codebook", moves=(name,))
+        if after.weights == formats.weights and after.inputs == formats.inputs:
+            continue
+        if after.unsupported:
+            yield from told("widened", moves=(name,), after=after)
+        if case.fits and (gain := case.gain(name)) < 1:
+            yield from told("slower", moves=(name,), gain=gain)
 
 
 @rule

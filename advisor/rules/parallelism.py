@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from roofline.advisor.case import NEGLIGIBLE, Case, link_text
 from roofline.advisor.rules import Finding, Told, rule
@@ -61,7 +62,9 @@ def _more_tensor_parallelism(case: Case, told: Told, name: str, analysis: Analys
     phase = analysis.decode if decodes and analysis.decode is not None else analysis.prefill
     share, whole = case.time_share(phase, _communicates), float(phase.expected.mid)
     facts = {"tensor": analysis.parallel.tensor, "link": link_text(analysis, _span(analysis)), "phase": phase.name}
-    nodes, host = _span(analysis).across_nodes, _over_host(analysis)
+    nodes, host = _span(analysis).across_nodes, False
+    with suppress(RooflineError):
+        host = analysis.scenario.hardware.link(_span(analysis)).scope == "host"
     if share < 0.5 and not host:
         yield from told("wider", moves=(name,), own=whole * (1 - share), sent=whole * share, **facts)
     for key in ("no wider", *(["over nodes"] if nodes else ["over host"] if host else [])):
@@ -81,13 +84,6 @@ def _pipeline(case: Case, told: Told, name: str, trial: Trial) -> Iterator[Findi
 
 def _span(analysis: Analysis) -> Span:
     return analysis.parallel.span(analysis.parallel.tensor)
-
-
-def _over_host(analysis: Analysis) -> bool:
-    try:
-        return analysis.scenario.hardware.link(_span(analysis)).scope == "host"
-    except RooflineError:
-        return False
 
 
 @rule

@@ -155,16 +155,11 @@ def _local_search(
             for state in dict.fromkeys(leaders[1:]):
                 found |= tried(_with(state, move) for move in useful)
         before, leaders = leaders, _leaders(found)
-        if whole and not _better(before, leaders, seen):
+        scores = [(seen[old].scores, seen[new].scores) for old, new in zip(before, leaders, strict=True)]
+        better = (new[figure] < old[figure] * (1 - 1e-9) for figure, (old, new) in enumerate(scores))
+        if whole and not any(better):
             return f"none of {len(moves)} moves made any combination of at most {depth} better"
         whole = not whole and set(leaders) <= set(before)
-
-
-def _better(before: Leaders, after: Leaders, seen: Mapping[Moves, Trial]) -> bool:
-    return any(
-        seen[new].scores[figure] < seen[old].scores[figure] * (1 - 1e-9)
-        for figure, (old, new) in enumerate(zip(before, after, strict=True))
-    )
 
 
 def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:

@@ -126,24 +126,21 @@ def engine_techniques(scenario: Scenario) -> Iterator[Move]:
         found = support(entry.name, chosen)
         if found is None or not runs(entry.name, chosen, scenario.hardware):
             continue
-        if found.default and not _left_out(scenario, entry):
+        own = any(check_request(name).slot == entry.slot for name in scenario.techniques)
+        lacked = "attention" not in (scenario.fusions or ()) if entry.name == "flash-attention" else own
+        if found.default and not lacked:
             continue
         move = technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
         yield replace(move, engines=_running(entry, scenario, found.parameters))
     yield from _drafts(scenario, engine)
-    yield from _careful(scenario, engine)
-
-
-CAREFUL = "q8_0"
-"""The GGUF file type offered beside the default: larger, with quality close to the unquantized model."""
-
-
-def _careful(scenario: Scenario, engine: str) -> Iterator[Move]:
-    """The higher-quality GGUF type, if the engine runs the default one."""
     entry, usual = techniques()["gguf"], support("gguf", engine)
     if usual is not None and runs("gguf", engine, scenario.hardware):
         move = technique_move(entry, f"{entry.name}:type={CAREFUL}")
         yield replace(move, engines=_running(entry, scenario, usual.parameters))
+
+
+CAREFUL = "q8_0"
+"""The GGUF file type offered beside the default: larger, with quality close to the unquantized model."""
 
 
 def _running(entry: Technique, scenario: Scenario, parameters: str) -> frozenset[str]:
@@ -163,13 +160,6 @@ def elsewhere(scenario: Scenario, engines: Iterable[Move]) -> Iterator[Move]:
             if other.name not in known and not other.runs_on(scenario.profile.name):
                 known.add(other.name)
                 yield other
-
-
-def _left_out(scenario: Scenario, entry: Technique) -> bool:
-    """Whether a scenario lacks what its engine does by default."""
-    if entry.name == "flash-attention":
-        return "attention" not in (scenario.fusions or ())
-    return any(check_request(name).slot == entry.slot for name in scenario.techniques)
 
 
 DRAFTS: Mapping[str, str] = {

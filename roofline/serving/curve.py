@@ -20,7 +20,6 @@ from roofline.scenario.energy import KWH
 from roofline.scenario.options import MEANT, OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
-from roofline.serving.encoders import behind_encoders, encoder_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
 from roofline.serving.options import (
     FCFS,
@@ -37,7 +36,7 @@ from roofline.serving.options import (
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.placement import best_placement
 from roofline.serving.policies import AMONG_TENANTS, scheduled
-from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
+from roofline.serving.pools import Pools, Tandem, behind_encoders, encoder_of, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.replicas import ROUTERS
 from roofline.serving.rollouts import parse_rollouts

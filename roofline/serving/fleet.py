@@ -321,15 +321,9 @@ def holding(scenario: Scenario, targets: Targets, options: Mapping[str, Any]) ->
             break
         most = high
     turns = np.array([each.turns_per_second for each in curve.outcomes]) * theory.main
-    return Holding(
-        curve,
-        # With twice the sessions beyond the last, as many turns get done, each after twice the time.
-        np.array([0.0, *numbers, 2 * numbers[-1]]),
-        np.array([0.0, *turns, turns[-1]]) / work.turns.mean,
-        np.array([1.0, *good, 0.0]),
-        most,
-        _moving(deployed, theory, most),
-    )
+    # With twice the sessions beyond the last, as many turns get done, each after twice the time.
+    counts, ends = np.array([0.0, *numbers, 2 * numbers[-1]]), np.array([0.0, *turns, turns[-1]]) / work.turns.mean
+    return Holding(curve, counts, ends, np.array([1.0, *good, 0.0]), most, _moving(deployed, theory, most))
 
 
 def _moving(deployed: Deployed, theory: Theory, most: int) -> float:

@@ -136,9 +136,8 @@ def evaluate(question: Question, task: Task, check: bool = False) -> Answer:
             rows = rows.take(np.broadcast_to(np.asarray(condition(rows.columns), dtype=bool), (rows.count,)))
         shown = Rows({name: rows.columns[name] for name in question.columns}, rows.count)
         found.append(question.selection.partial(shown))
-    kept = [rows for rows in found if rows.count] or found[:1]
     points = sum(math.prod(part.shape) for part in task.parts)
-    return Answer(task.number, points, joined(kept), dict(reasons))
+    return Answer(task.number, points, joined(found), dict(reasons))
 
 
 def _check_sources(question: Question, task: Task) -> None:
@@ -335,17 +334,12 @@ class Collector:
         self._rows.append(rows)
         self._waiting += rows.count
         if not self._selection.everything and self._waiting > CHUNK:
-            self._rows = [self._selection.partial(_together(self._rows))]
+            self._rows = [self._selection.partial(joined(self._rows))]
             self._waiting = 0
 
     @property
     def rows(self) -> Rows:
-        return self._selection.of(_together(self._rows))
-
-
-def _together(parts: Iterable[Rows]) -> Rows:
-    parts = list(parts)
-    return joined([rows for rows in parts if rows.count] or parts[:1])
+        return self._selection.of(joined(self._rows))
 
 
 class Sweep(Result, Struct, frozen=True):

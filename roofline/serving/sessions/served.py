@@ -19,9 +19,8 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import NO_TARGETS, Latency, Spread, Targets, latency, spreads
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.sessions.deployed import NUMBERS, Deployed, deployed_of, read_sessions
-from roofline.serving.sessions.observed import Ran, hit_rates
 from roofline.serving.sessions.options import SessionOptions
-from roofline.serving.sessions.replicas import simulate_sessions
+from roofline.serving.sessions.replicas import Ran, hit_rates, simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, SESSION
 from roofline.serving.sessions.theory import State, Theory
 from roofline.serving.sessions.transient import Transient, theory_of

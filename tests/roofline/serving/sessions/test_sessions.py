@@ -19,9 +19,8 @@ from roofline.serving.replica import Replica, replica_of
 from roofline.serving.sequence import Sequence
 from roofline.serving.sessions.deployed import Deployed, deployed_of, workload_of
 from roofline.serving.sessions.drawn import WINDOW, Draw
-from roofline.serving.sessions.observed import Ran, hit_rates
 from roofline.serving.sessions.profiles import PROFILES, profile
-from roofline.serving.sessions.replicas import simulate_sessions
+from roofline.serving.sessions.replicas import Ran, hit_rates, simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, REQUESTS, SESSION
 from roofline.serving.sessions.served import serve_sessions
 from roofline.serving.sessions.store import Store, store_of
