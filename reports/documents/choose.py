@@ -43,6 +43,8 @@ def decision_document(found: Decision) -> dict[str, Any]:
         "decided": str(found.decided),
         "model": scenario.model.name,
         "hardware": scenario.hardware_name,
+        "weights": scenario.precision.weights.name,
+        "engine": scenario.profile.name,
         "concurrency": load.concurrency,
         "requests_per_s": load.rate,
         "prompt": load.prompts.written,
@@ -218,6 +220,8 @@ def _shown(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     rows = _shown(document)
+    if document["decided"] not in ("format", "engine", "hardware"):
+        yield f"{document['weights']} on {document['engine']}"
     hidden = [row for row in document["rows"] if row not in rows]
     refused: dict[str, list[str]] = {}
     for row in rows:
