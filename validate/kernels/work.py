@@ -96,7 +96,7 @@ def experts_case(
 ) -> Case:
     """Routed experts."""
     sizes = {"tokens": tokens, "hidden": hidden, "intermediate": intermediate, "top_k": top_k, "experts": experts}
-    return Case("moe", {"dtype": dtype, **sizes, "tp": tp, "ep": ep, "routing": routing})
+    return Case("moe", {"dtype": dtype, "routing": routing, **sizes, "tp": tp, "ep": ep})
 
 
 def rows_case(op: str, dtype: str, rows: int, columns: int) -> Case:
