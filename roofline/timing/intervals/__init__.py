@@ -16,9 +16,19 @@ kind, R of kinds, and e_k the error in seconds of a kernel that runs n_k times (
     pass     E^2   = R (sum E_K)^2 + (1 - R) sum E_K^2
     with the engine's own spread x:   (high - mid)^2 = (g E)^2 + ((x - 1) mid)^2,      g its share of kernel errors
 
-The spread x of a version that came out soon after a model's architecture reaches farther up, that of an engine on
-devices where no step of it was measured (vLLM on AMD) farther both ways (`intervals.releases`), as that of layers over
-several nodes (`intervals.deployments`).
+Under load (`serving.outcome.spreads`), with p10 and p90 of a prefill or decode step over its p50 (`low`, `high`), the
+scheduler's spread s, the part d of the deployment, the error a of accepted drafts, and the further errors e:
+
+    mean     p10 = 1 - hypot(s d (1 - low), a),   p90 = 1 + hypot(s d (high - 1), a),   then log p^2 + e^2
+    median   0.65 of these distances, without drafts: a mean has kernels that compile (`intervals.deployments`)
+
+| further errors e of a pass | p10, p90 | from |
+|---|---|---|
+| a version soon after a model's architecture, or before the oldest one fitted | none, up to 3 | `releases` |
+| an engine on a vendor's devices, no step of it measured there (vLLM on AMD) | 0.88, 1.4 | `releases` |
+| families whose kernels are of a few published figures (CDNA3) | 0.87, 1.15 | `releases` |
+| layers over several nodes, or ranks that exchange by MoRI | 0.6, 2 | `deployments` |
+
 A collective through a host covers the machines of the host's kind (`timing.collectives`). Times of passes add with
 full correlation, and a scheduler's spread widens the latencies under load (`serving.outcome`). The ratio of two
 predictions has the error of the difference of their kernels, so that what they share cancels (`passes.ratio_error`).
