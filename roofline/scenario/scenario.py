@@ -330,9 +330,7 @@ class Scenario:
         """The engine's profile."""
         found = resolve_engine(self.hardware, self.engine, self.model)
         speculation = self.settings.speculation
-        if speculation is None:
-            return found
-        return found.with_drafts(speculation.accepted)
+        return found if speculation is None else found.with_drafts(speculation.accepted)
 
     @property
     def drafted(self) -> int:

@@ -70,7 +70,6 @@ ROUTED_EXPERTS = frozenset(
 PARAMETERS = tuple(Parameter(name, Unit(row[0]), *row[1:]) for name, row in _TABLES["parameters"].items())
 """The numeric parameters of a profile, with their defaults."""
 
-
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {parameter.name: (parameter.low, parameter.high) for parameter in PARAMETERS}
 )
@@ -82,7 +81,6 @@ HOSTS = 1.58
 
 ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
 """Engines' own all-reduce kernels (`roofline.timing.kernels.collective`)."""
-
 
 Times: TypeAlias = Annotated[float, Meta(ge=1, le=1e3)]
 
@@ -356,7 +354,6 @@ class Engine(Checked, frozen=True, dict=True):
 
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
 
-
 GGUF_ENGINE = "llama.cpp"
 """The engine of GGUF files."""
 
@@ -365,7 +362,6 @@ LIBRARY = "ollama"
 
 COMPILED = frozenset({"blackhole", "cerebras", "fpga", "graphcore", "groq", "sambanova", "wormhole"})
 """Families of hardware that run what their vendor's or a paper's compiler makes of a model, and no engine of others."""
-
 
 GGUF_FAMILIES = frozenset({"apple", "maxwell", "pascal", "gcn", "cdna1", "rdna1", "rdna2", "alchemist"})
 """Families of GPUs that llama.cpp runs on, and vLLM does not (docs.vllm.ai, GPU installation)."""
