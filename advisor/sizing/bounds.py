@@ -107,9 +107,9 @@ class Bounds(Struct, frozen=True, dict=True):
         found = float(self.step[0]) / self.accepted
         for _ in range(4):
             rate = share / (WAITING * self.ttft + service.steps * found)
-            # Where outputs are equal, all prompts may share the steps in which others end.
+            # Where outputs are equal, all prompts may share the steps in which others end; else some come between.
             alone = np.interp(rate * service.steps * found, self.counts, self.step) / self.accepted
-            found = float(self.tpot(rate) if service.answers.varies else alone)
+            found = float(self.tpot(rate * (1 - 1 / max(share, 1))) if service.answers.varies else alone)
         return found
 
 

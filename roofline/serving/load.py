@@ -208,7 +208,7 @@ class Load(Struct, frozen=True, metaclass=_ByName):
         prefix = int(scenario.prefix)
         if not prefix or self.prompt is not None:
             return replace(self, prompt=prompt, generate=generate, beside=beside).apart
-        if self.hits or lengths["prompt"].varies:
+        if self.hits or scenario.lengths[0].varies:
             raise RooflineError(
                 "a cached prefix beside prefix_hits or a distribution of prompts: give prefix_hits alone"
             )
