@@ -23,6 +23,7 @@ from roofline.bound.memory import parameters
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure, last_before_failure_scalar
 from roofline.scenario.analysis import analyze
+from roofline.scenario.memory import more_memory
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.question import CPU
 from roofline.scenario.scenario import Scenario
@@ -40,9 +41,6 @@ USUAL_BITS = "q4_k_m"
 
 STAGES = [2, 4, 8, 16, 32, 64]
 """Devices over which layers are split."""
-
-UTILIZED = 0.95
-"""The share of a device's memory that an engine may take with little else on it."""
 
 SERVER_CPU = "epyc-9654"
 """The CPU beside a GPU whose own (`CPU`) takes too little memory: one of a server."""
@@ -62,8 +60,14 @@ class Fit(Struct, frozen=True):
     tokens_per_s: float
 
     def __str__(self) -> str:
-        given = ((name, value if isinstance(value, list) else [value]) for name, value in self.options.items())
-        return " ".join(f"{OPTIONS[name].flag} {shlex.quote(str(one))}" for name, value in given for one in value)
+        return written(self.options)
+
+
+def written(options: Mapping[str, Any]) -> str:
+    """Options as they are typed."""
+    given = ((name, value if isinstance(value, list) else [value]) for name, value in options.items())
+    parts = ((OPTIONS[name].flag, one) for name, value in given for one in value)
+    return " ".join(flag if value is True else f"{flag} {shlex.quote(str(value))}" for flag, value in parts)
 
 
 def what_fits(scenario: Scenario) -> tuple[Fit, ...]:
@@ -91,11 +95,8 @@ def remedy(error: DoesNotFitError) -> str:
 
 
 def _utilization(scenario: Scenario) -> Fit | None:
-    usual = scenario.profile.memory.on(scenario.hardware)
-    given = scenario.given("gpu_memory_utilization") is not None
-    if given or not usual.profiles or usual.utilization >= UTILIZED:  # others have activations beside it
-        return None
-    return _fitting(scenario, {"gpu_memory_utilization": UTILIZED})
+    more = more_memory(scenario)
+    return _fitting(scenario, more) if more else None
 
 
 def _formats(scenario: Scenario) -> Fit | None:
@@ -106,8 +107,10 @@ def _formats(scenario: Scenario) -> Fit | None:
     for scheme, kv in offered:
         chosen = {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
         narrower = _fitting(scenario, chosen) if chosen else None
-        if narrower is not None and _stores_no_more(narrower.scenario, scenario):
-            return narrower
+        if narrower is not None:
+            memory, present = analyze(narrower.scenario).memory, analyze(scenario).memory
+            if np.all(memory.weights <= present.weights) and np.all(memory.kv_cache <= present.kv_cache):
+                return narrower
     return None
 
 
@@ -233,13 +236,6 @@ def _fitting(scenario: Scenario, options: Mapping[str, Any]) -> Fit | None:
     rates = analysis.expected if analysis.times_are_expected else None
     rate = analysis.generation.tokens_per_second if rates is None else rates.tokens_per_second.mid
     return Fit({name: value for name, value in options.items() if value is not None}, changed, float(np.max(rate)))
-
-
-def _stores_no_more(scenario: Scenario, other: Scenario) -> bool:
-    """Whether neither weights nor KV cache take more than those of another scenario."""
-    memory, present = (analyze(one).memory for one in (scenario, other))
-    pairs: tuple[tuple[Any, Any], ...] = ((memory.weights, present.weights), (memory.kv_cache, present.kv_cache))
-    return all(own <= before for own, before in pairs)
 
 
 KINDS = (_utilization, _formats, _devices, _other_engine, cpu_memory, _less_work)

@@ -12,9 +12,6 @@ from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.timing.intervals import Reading
 from roofline.whatif.solve.targets import TIMES, check_keywords
 
-TTFT_LIMIT, TPOT_LIMIT = 10.0, 0.1
-"""Seconds at p95 that a service may take by default where throughput or cost rank it: 10 tokens/s read with ease."""
-
 
 class GoalOptions(TypedDict, total=False):
     """An objective under limits: times as of `solve.TargetOptions`, memory per device in bytes or a text such as 80GB.

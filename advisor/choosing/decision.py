@@ -7,19 +7,25 @@ nearest load at which another comes first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Unpack
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.advisor.choosing.alternatives import ALTERNATIVES, Alternative, Decided, disaggregations
 from roofline.advisor.choosing.ranking import Search, amount_of
 from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row, parse_api_price
-from roofline.advisor.options import TPOT_LIMIT, TTFT_LIMIT, requests
+from roofline.advisor.chosen import LAYOUT, WEIGHT_OPTIONS, plan_for
+from roofline.advisor.options import requests
 from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import names_in
+from roofline.scenario.analysis import analyze
 from roofline.scenario.argument import beside, parts_of, without_carbon
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
@@ -28,6 +34,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario
 from roofline.serving.money import MONTH
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.outcome import Targets, targets_or_usual
 from roofline.whatif.odds import Odds
 
 
@@ -94,8 +101,8 @@ def choose(
     A `Scenario` in place of model and hardware has its own. The load are `users` with a request in flight each (1 by
     default), or a `rate` in requests/s; lengths and further `options` are those of a scenario. `objective` is
     throughput (of a device; the default of several users), latency (of requests; of one user or a rate), ttft, tpot or
-    cost (of hardware and API). `ttft` and `tpot` are limits at p95; throughput and cost have TTFT_LIMIT and TPOT_LIMIT
-    by default. Raises RooflineError where nothing runs.
+    cost (of hardware and API). `ttft` and `tpot` are limits at p95, of users or a rate USUAL_TARGETS by default. What
+    is neither said nor decided is that of `answer` (`plan_for`). Raises RooflineError where nothing runs.
     """
     if decided not in list(Decided):
         raise UnknownNameError("choice", decided, map(str, Decided))
@@ -135,12 +142,15 @@ def choose(
         )
         raise RooflineError(told, options=["api_price"])
     goal = named(Objective, objective) if objective is not None else _usual(what, load)
-    default = (TTFT_LIMIT, TPOT_LIMIT) if goal in (Objective.THROUGHPUT, Objective.COST) else (None, None)
-    given = (LOAD_OPTIONS["ttft"].read(ttft), LOAD_OPTIONS["tpot"].read(tpot))
-    limits = (given[0] or default[0], given[1] or default[1])
+    said = count is not None or arrivals is not None
+    asked_limits = (LOAD_OPTIONS["ttft"].read(ttft), LOAD_OPTIONS["tpot"].read(tpot))
+    targets = targets_or_usual(*asked_limits, said)
+    limits = (_finite(targets[0]), _finite(targets[1]))
     if price is not None and goal is not Objective.COST:
         raise RooflineError(f"an API has costs and no {goal}: omit the objective", options=["objective"])
     search = Search(load, goal, limits, hours)
+    if what not in (Decided.HARDWARE, Decided.ENGINE):
+        scenario = _settled(scenario, what, load if said else None, targets)
     search.add(_alternatives(what, scenario, names, load, limits, options), progress)
     rows = search.ranked()
     judged, even = search.odds(rows), None
@@ -149,6 +159,30 @@ def choose(
         rows = sorted((*rows, *search.bought), key=lambda row: row.rank)
     flips = search.flips(rows) if len(rows) > 1 and rows[1].fits else []
     return Decision(what, scenario, search.load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
+
+
+def _finite(limit: float) -> float | None:
+    return limit if math.isfinite(limit) else None
+
+
+DECIDES: Mapping[Decided, Sequence[str]] = MappingProxyType(
+    {
+        Decided.LAYOUT: LAYOUT,
+        Decided.DISAGGREGATION: LAYOUT,
+        Decided.API: LAYOUT,
+        Decided.FORMAT: (*WEIGHT_OPTIONS, "kv"),
+    }
+)
+"""Options that a decision varies."""
+
+
+def _settled(scenario: Scenario, what: Decided, load: Load | None, targets: Targets) -> Scenario:
+    """The scenario with what an answer chooses where it is not said, but for what is decided."""
+    with suppress(RooflineError):
+        plan = plan_for(scenario, load, targets)
+        if plan.fits:
+            return scenario.with_(**{k: v for k, v in plan.candidate.options.items() if k not in DECIDES.get(what, ())})
+    return scenario
 
 
 def _usual(what: Decided, load: Load) -> Objective:
@@ -167,11 +201,25 @@ def _alternatives(
 ) -> list[Alternative]:
     if what is Decided.DISAGGREGATION:
         return list(disaggregations(scenario, load, limits))
+    if what is Decided.ENGINE:
+        return [_fitted(each, load, limits) for each in ALTERNATIVES[what](scenario)]
     if what is not Decided.HARDWARE:
         return list(ALTERNATIVES[what](scenario))
     if len(names) < 2:
         raise RooflineError("name two or more hardware to choose from, as in h200-sxm,b200-sxm", options=["hw"])
     return [_deployed(Scenario(scenario.model_name, name, **options), name, load, limits, options) for name in names]
+
+
+def _fitted(alternative: Alternative, load: Load, limits: tuple[float | None, float | None]) -> Alternative:
+    """An engine in the formats of the question, or where these do not fit as an answer chooses for it."""
+    scenario = alternative.scenario
+    with suppress(RooflineError):
+        if scenario is not None and not analyze(scenario).memory.fits:
+            plan = plan_for(scenario, load, (limits[0] or math.inf, limits[1] or math.inf))
+            if plan.fits:
+                changed = plan.candidate.formats if plan.narrower else "more of the memory"
+                return replace(alternative, label=f"{alternative.label}, {changed}", scenario=plan.scenario)
+    return alternative
 
 
 def _deployed(

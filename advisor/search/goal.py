@@ -8,6 +8,7 @@ their turns, which find in the cache what a run leaves there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
@@ -27,7 +28,7 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import deployment_of, outcomes_at
 from roofline.serving.load import OF_A_BATCH, Load
-from roofline.serving.outcome import Outcome
+from roofline.serving.outcome import Outcome, targets_or_usual
 from roofline.serving.sessions.deployed import deployed_of, read_sessions
 from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.specs.hardware import Hardware
@@ -109,7 +110,6 @@ def _served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
     if demand.sessions is not None:
         return _of_sessions(scenario, demand, demand.sessions)
     load = load_of(scenario, demand.concurrency, None if demand.concurrency is not None else demand.rate or 1.0)
-    load = load.apart  # changes may be drafts
     deployment = deployment_of(scenario, load)
     tokens = load.outputs.mean
     if demand.concurrency is not None:
@@ -250,10 +250,6 @@ LIMITED: Mapping[str, str] = MappingProxyType(
 """The metric of each limit."""
 
 
-INTERACTIVE: Mapping[str, float] = MappingProxyType({"ttft": 2.0, "tpot": 0.2})
-"""Limits (s) of throughput, cost and energy where none is given: those of MLPerf Inference, Llama 2 70B, server."""
-
-
 GOODPUT = Metric("goodput", "requests/s per device within the limits of TTFT and TPOT", "requests/s", 1, lambda _: None)
 """The metric of a scenario under load; `Goal.served` has its figure."""
 
@@ -263,7 +259,7 @@ class Goal(Struct, frozen=True):
 
     `vary_batch`: whether the batch may change; None leaves that to the objective. `of` replaces its metric. `demand` is
     the load of goodput, whose limits of TTFT and TPOT hold at p95 of the requests. `default`: the limits of times are
-    INTERACTIVE.
+    USUAL_TARGETS.
     """
 
     objective: Objective = Objective.TOTAL
@@ -312,13 +308,18 @@ class Goal(Struct, frozen=True):
         return self
 
     def limited(self, analysis: Analysis) -> Goal:
-        """The goal with INTERACTIVE limits, where it may change the batch and no limit of a time is set.
+        """The goal with the usual targets, of users or a rate, or where it may change the batch; but of sessions.
 
-        Each holds only where the scenario as it is meets it.
+        Where the batch changes, and no limit of a time is set, each holds only if the scenario as it is meets it.
         """
+        ttft, tpot = targets_or_usual(self.limits.ttft, self.limits.tpot, generates=analysis.decode is not None)
+        usual = {"ttft": ttft, **({"tpot": tpot} if math.isfinite(tpot) else {})}
+        if self.loaded and (self.demand is None or self.demand.sessions is None):
+            default = usual.keys() > self.limits.given.keys() & usual.keys()
+            return replace(self, limits=replace(self.limits, **usual), default=default) if default else self
         if not self.batch_varies or set(TIMES) & self.limits.given.keys():
             return self
-        met = {name: limit for name, limit in INTERACTIVE.items() if figure(analysis, name, self.at) <= limit}
+        met = {name: limit for name, limit in usual.items() if figure(analysis, name, self.at) <= limit}
         return replace(self, limits=replace(self.limits, **met), default=bool(met))
 
     @property

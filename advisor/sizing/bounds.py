@@ -32,13 +32,12 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.serving.ranks import under_load
 from roofline.serving.replica import Replica, budget_of, replica_of
+from roofline.serving.tables import Array
 from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.reserve import Reserve, visible_memory
 from roofline.timing.launches import kernel_count
-
-Array = NDArray[np.float64]
 
 BATCHES = np.array([1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, MOST])
 """Numbers of sequences whose decode steps are evaluated; those between them are interpolated linearly."""
@@ -124,12 +123,14 @@ REFERENCE = "h100-sxm"
 class WorkloadCost:
     """FLOPs, bytes and memory of the service in given formats and parallelism, on any hardware: here on REFERENCE.
 
-    `decode` and `prompt` have FLOPs and bytes, of steps with BATCHES sequences and of prompts of `lengths`. Raises
-    RooflineError if the model does not allow this parallelism.
+    `decode` and `prompt` have FLOPs and bytes, of steps with BATCHES sequences and of prompts of `lengths`: the mean,
+    and that at the targets' quantile. Raises RooflineError if the model does not allow this parallelism.
     """
 
     def __init__(self, scenario: Scenario, service: Service) -> None:
-        self.lengths = prompt_lengths(service)
+        share, mean = SHARES[service.quantile], service.prompts.mean
+        lengths = [mean, mean if share is None else service.prompts.quantile(share)]
+        self.lengths: NDArray[np.int64] = np.maximum(np.round(lengths), 1).astype(np.int64)
         context = {} if scenario.model.task == "encode" else {"context": round(service.context)}
         answer = Analysis(under_load(scenario.at(batch=BATCHES, **context)))
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
@@ -163,14 +164,6 @@ class WorkloadCost:
         return replace(found, visible=visible, budget=float(budget))
 
 
-def prompt_lengths(service: Service) -> NDArray[np.int64]:
-    """The mean length of prompts, and that at the targets' quantile."""
-    share = SHARES[service.quantile]
-    tail = service.prompts.mean if share is None else service.prompts.quantile(share)
-    found: NDArray[np.int64] = np.maximum(np.round([service.prompts.mean, tail]), 1).astype(np.int64)
-    return found
-
-
 class Candidate(Struct, frozen=True, dict=True):
     """A configuration with its bounds, and its replica."""
 
@@ -196,7 +189,7 @@ class Candidate(Struct, frozen=True, dict=True):
     @cached_property
     def slots(self) -> int:
         """An upper bound of the sequences that run at once; 0 if the model or a long request does not fit."""
-        settings = self.configuration.base.settings  # memory and limits are those of all layouts and formats
+        settings = self.configuration.settings
         reserve = settings.reserved(self.configuration.engine.memory.on(self.hardware), self.configuration.base.model)
         capacity = self.counted.capacity(self.hardware, reserve)
         if capacity.cache <= 0:
@@ -208,6 +201,17 @@ class Candidate(Struct, frozen=True, dict=True):
         longest += NORMAL.inv_cdf(FITTING) * float(np.hypot(prompts.deviation, answers.deviation))
         at_once = capacity.sequences_of(self.service.context) * self.ranks
         return 0 if capacity.sequences_of(longest) < 1 else math.ceil(min(limit, at_once))
+
+    @property
+    def fitting(self) -> Candidate | None:
+        """The candidate, with more of the memory where an engine's default does not suffice; None where none does."""
+        if self.slots:
+            return self
+        if self.counted.needed > visible_memory(self.hardware):
+            return None
+        wider = self.configuration.with_more_memory()
+        found = None if wider is None else replace(self, configuration=wider)
+        return found if found is not None and found.slots else None
 
     @cached_property
     def counts(self) -> Array:

@@ -8,14 +8,17 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.workload import Service
 from roofline.graph.parallel import Parallelism
+from roofline.scenario.memory import UTILIZATION, more_memory
 from roofline.scenario.options import DEGREES, FORMATS, of_group
 from roofline.scenario.scenario import Scenario
+from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.hardware import Hardware, load_hardware, searched_hardware
@@ -58,6 +61,16 @@ class Configuration(Struct, frozen=True, dict=True):
     @property
     def hardware(self) -> Hardware:
         return self.base.hardware
+
+    @property
+    def settings(self) -> Settings:
+        """The settings: memory and limits are those of all layouts and formats, but where it takes more memory."""
+        return (self.scenario if UTILIZATION in self.changes else self.base).settings
+
+    def with_more_memory(self) -> Configuration | None:
+        """The configuration on an engine that takes more of the memory than by default; None where it has none."""
+        more = more_memory(self.base)
+        return replace(self, changes={**self.changes, **more}) if more else None
 
     @property
     def degrees(self) -> Mapping[str, int]:

@@ -95,7 +95,7 @@ class Search:
         self.refused = candidates.refused
         if not self.divided:
             raise self.refused or RooflineError("no configuration of this hardware fits the options")
-        self.fitting = [entry for entry in self.divided if entry.slots]
+        self.fitting = [found for entry in self.divided if (found := entry.fitting) is not None]
         if not given.degrees:
             self.fitting = _within_nodes(self.fitting)
         self.capable = [index for index, entry in enumerate(self.fitting) if entry.roof.most]

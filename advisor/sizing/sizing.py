@@ -17,7 +17,7 @@ from typing import Any, Unpack, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.advisor.options import TPOT_LIMIT, TTFT_LIMIT, requests
+from roofline.advisor.options import requests
 from roofline.advisor.search.goal import Quality, named
 from roofline.advisor.sizing.bounds import REFERENCE
 from roofline.advisor.sizing.choices import Choice
@@ -38,7 +38,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import outcomes_at
 from roofline.serving.load import ONE
 from roofline.serving.options import LOAD_OPTIONS, by_own_name
-from roofline.serving.outcome import Outcome
+from roofline.serving.outcome import Outcome, targets_or_usual
 from roofline.serving.pools import tandem_of
 from roofline.serving.ratios import Ratio, ratios_for
 from roofline.specs.hardware import hardware_name, load_hardware
@@ -80,24 +80,16 @@ def apart_for(best: Deployment, at: At) -> Apart | None:
             if not late:
                 found.append((ratio, outcome))
                 break
-            ratio = _larger(ratio, late)
+            both = late == ("saturation",)  # one more replica of what is late
+            prefills, decodes = ratio.prefills + (both or "ttft" in late), ratio.decodes + (both or "tpot" in late)
+            ratio = replace(ratio, prefills=prefills, decodes=decodes)
     if not found:
         return None
     ratio, outcome = min(found, key=lambda each: each[0].devices)
     usd = None if best.price is None else best.price * ratio.devices
-    return Apart(ratio, outcome, usd, _command(scenario, best, ratio))
-
-
-def _larger(ratio: Ratio, late: tuple[str, ...]) -> Ratio:
-    """The ratio with a replica more of what is late; of both where the load is not sustained."""
-    both = late == ("saturation",)
-    prefills, decodes = ratio.prefills + (both or "ttft" in late), ratio.decodes + (both or "tpot" in late)
-    return replace(ratio, prefills=prefills, decodes=decodes)
-
-
-def _command(scenario: Scenario, best: Deployment, ratio: Ratio) -> str:
     plain = scenario.without("tp", "pp", "ep", "dp", "micro_batches", "nodes")
-    return f"{serve_command(plain, best.service.load(1))} --disaggregation {ratio.text}"
+    command = f"{serve_command(plain, best.service.load(1))} --disaggregation {ratio.text}"
+    return Apart(ratio, outcome, usd, command)
 
 
 OF_A_SERVICE = ("rate", "concurrency", "prompt", "generate", "prefix_hits", "ttft", "tpot", "quantile")
@@ -249,8 +241,8 @@ def size(
     quality = named(Quality, quality)
     _check(model, service, hardware, prices)
     if asked_for and not service.alone:
-        tpot = None if model.task == "encode" else service.tpot or TPOT_LIMIT
-        service = replace(service, ttft=service.ttft or TTFT_LIMIT, tpot=tpot)
+        ttft, tpot = targets_or_usual(service.ttft, service.tpot, generates=model.task == "generate")
+        service = replace(service, ttft=ttft, tpot=tpot if math.isfinite(tpot) else None)
     if model.task == "encode":
         service = replace(service, generate=ONE)
     elif model.tower_kind == "encoder" and model.audio_seconds is not None:  # which pads its input

@@ -216,7 +216,7 @@ def _phase(phase: Phase, expected: bool) -> dict[str, Any]:
         "bound": str(phase.bound),
         "bound_time_s": phase.bound_time,
         **times,
-        "ops": [_op(op, expectation) for op, expectation in zip(phase.ops, expectations, strict=True)],
+        "ops": [_op(phase, op, expectation) for op, expectation in zip(phase.ops, expectations, strict=True)],
     }
 
 
@@ -226,13 +226,15 @@ WORK = (
 """FLOPs and bytes of an operator: names of its figures and keys of its document."""
 
 
-def _op(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
+def _op(phase: Phase, op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
     """One operator: figures per instance, and how many instances a phase takes in a row.
 
-    `busy` is the fraction of the instances that one device runs: below 1 for pipeline parallelism.
+    `busy` is the fraction of the instances that one device runs: below 1 for pipeline parallelism. `share` is that of
+    all instances in the expected time of the phase, or in its bound time where none is expected.
     """
-    expected = {}
+    expected, share = {}, op.share
     if expectation is not None:
+        share = op.count * expectation.time.mid / phase.expected.mid
         calibrated = picked(expectation, "basis", "source")
         expected = {"expected_time_s": interval(expectation.time), **calibrated, "in_fitted_range": expectation.inside}
     return {
@@ -243,7 +245,7 @@ def _op(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
         "bound": str(op.bound),
         "bound_time_s": op.bound_time,
         **expected,
-        "share": op.share,
+        "share": share,
         "tensors": [
             {**finite(picked(tensor, "name", "role", "shape", "format")), "bytes": number(tensor.bytes)}
             for tensor in op.tensors
@@ -352,7 +354,12 @@ def parts(document: Document, ops: bool = True, verbose: bool = True) -> list[An
     for name, phase in document["phases"].items():
         header, rows = summary.op_rows(phase)
         drawn.append(table(header, rows, title=f"{name.capitalize()}: {summary.phase_line(phase)}"))
-    drawn.append(Text("FLOP, bytes and times per instance; share of the phase's bound time for all instances.", "dim"))
+    drawn.append(
+        Text(
+            "FLOP, bytes and times per instance; share of the phase's time for all instances.",
+            "dim",
+        )
+    )
     return drawn
 
 

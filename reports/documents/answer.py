@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
+from roofline.reports.documents.odds import odds_document
 from roofline.reports.documents.sentences import (
     LAYOUTS,
     RUN,
@@ -21,6 +22,8 @@ from roofline.reports.documents.sentences import (
 )
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
+from roofline.scenario.notes import unmeasured_kernels
+from roofline.scenario.scenario import Scenario
 from roofline.techniques.unsupported import not_started
 from roofline.verdict.verdict import Verdict
 
@@ -29,7 +32,7 @@ __all__ = ["VERDICT", "answer_document", "change_text", "fit_text", "verdict_blo
 SCHEMA = "roofline.answer/1"
 
 LINES = 8
-"""Lines of an answer of WIDTH columns; a narrower terminal has as many more as it is narrower."""
+"""Lines of an answer."""
 
 
 def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -> dict[str, Any]:
@@ -42,9 +45,10 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
         "schema": SCHEMA,
         **scenario_header(scenario),
         "fits": verdict.fits,
+        "unmeasured_kernels": unmeasured_kernels(verdict.analysis),
         "not_known_to_run": list(map(str, not_started(scenario))),
         "devices": verdict.devices,
-        "parallelism": {name: getattr(scenario.settings.parallel, name) for name in LAYOUTS},
+        "parallelism": _layout(scenario),
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
         "chosen": {name: value for name, value in plan.candidate.options.items() if value is not None},
@@ -56,9 +60,12 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
     if verdict.fits:
         change = verdict.better if better else None
         document |= {
+            "faster_engine": plan.faster and {"engine": plan.faster[0], **odds_document(plan.faster[1])},
+            "rival_layout": plan.rival and {**_layout(plan.rival[0]), **odds_document(plan.rival[1])},
             "context": verdict.context,
             "at_once": verdict.at_once,
             **_speed(verdict),
+            "targets": {"ttft_s": verdict.targets[0], "tpot_s": verdict.targets[1]},
             "missed": dict(verdict.missed),
             "limit": {"part": str(verdict.limit.part), "roof": verdict.limit.roof, "share": verdict.limit.share},
             "better": change and {"option": change.option, "gain": change.gain, "gives_up": change.gives_up},
@@ -69,6 +76,10 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
     else:
         document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
     return {**finite(document), "lines": _lines(verdict, better, min(width, WIDTH))}
+
+
+def _layout(scenario: Scenario) -> dict[str, int]:
+    return {name: getattr(scenario.settings.parallel, name) for name in LAYOUTS}
 
 
 def _speed(verdict: Verdict) -> dict[str, Any]:
@@ -100,15 +111,11 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
 
 
 def _first_short(written: list[list[str]], width: int) -> list[str]:
-    """The first lines that `LINES` have room for, the last of which leave something out.
-
-    In a narrower terminal, which has more lines, the shortest of the others come before those.
-    """
-    *whole, least = written
-    if short := next((lines for lines in whole if _height(lines, width) <= LINES), None):
-        return short
-    shortest = min(whole, key=lambda lines: _height(lines, width), default=least)
-    return shortest if _height(shortest, width) <= LINES * WIDTH // width else least
+    """The first lines that `LINES` have room for, the last of which leave most out; else the shortest."""
+    heights = [_height(lines, width) for lines in written]
+    return written[
+        next((place for place, height in enumerate(heights) if height <= LINES), heights.index(min(heights)))
+    ]
 
 
 def _height(lines: Iterable[str], width: int) -> int:

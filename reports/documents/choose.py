@@ -9,7 +9,7 @@ from roofline.advisor.choosing.decision import Decision
 from roofline.advisor.choosing.rows import Row, rival_of
 from roofline.core.units import seconds
 from roofline.reports.documents.odds import odds_document, sentence, sure
-from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.serving import latencies, varied
 from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.reports.output.cells import cell
@@ -48,7 +48,7 @@ def decision_document(found: Decision) -> dict[str, Any]:
         "prompt": load.prompts.written,
         "generate": load.outputs.written,
         "prefix_hits": load.hits,
-        "varied": load.outputs != scenario.lengths[1],
+        "varied": load.outputs.is_scattered,
         "objective": str(found.objective),
         "limits": {**_limits(found), "quantile": "p95"},
         "hours_per_month": found.hours,
@@ -241,7 +241,7 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     if any("!" in cell for row in rows for cell in _cells(row)):
         yield "!: its p95 is over the limit"
     if document["varied"]:
-        yield "outputs vary by up to a ninth: of equal ones requests stay in step without drafts, and not with them"
+        yield varied(document["generate"])
     if any("load" in row["misses"] for row in rows):
         yield "<: does not sustain the load; the largest rate that it sustains"
     for price in document["prices"]:

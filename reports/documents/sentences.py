@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 from enum import IntEnum
 
 from msgspec import Struct
 
+from roofline.advisor.chosen import CONTEXT, WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
-from roofline.advisor.options import TTFT_LIMIT
-from roofline.core.units import count_text, seconds, si
-from roofline.launch.command import needs_of, repository_of
+from roofline.core.units import count_text, seconds, si, target_text
+from roofline.launch.command import needs_of
+from roofline.launch.repository import name_of, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
-from roofline.scenario.memory import hardware_name
+from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
+from roofline.scenario.notes import unmeasured_kernels
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
@@ -23,10 +24,10 @@ from roofline.specs.servers import SERVERS, server_of
 from roofline.techniques.unsupported import Lack, not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
-from roofline.verdict.plan import MOST_UTILIZED, UTILIZATION, WEIGHT_OPTIONS
 from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Change, Verdict
 from roofline.whatif.metrics import find_metric
+from roofline.whatif.odds import SURE
 
 WIDTH = 80
 """Columns of an answer, at the most."""
@@ -44,6 +45,8 @@ LLAMA_DEFAULTS = {"gpu": "GGUF files", "cpu": "CPUs"}
 LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
 
 
+SHORT = {Part.WEIGHTS: "GEMMs", Part.CACHE: "attention"}
+
 SHOWN_FITS = 3
 """Changes that are shown of those that make a model fit."""
 
@@ -51,8 +54,8 @@ SHOWN_FITS = 3
 class Brief(IntEnum):
     """How short an answer is: all; without what the command or the list of prices say; two lines in one.
 
-    Then without lengths and the share of the limit, without the reasons of the choices, and at last, beside the longest
-    commands, without a change.
+    Then without lengths and the share of the limit, without the reasons of the choices, beside the longest commands
+    without a change, and at last all but the command in one paragraph.
     """
 
     FULL = 0
@@ -61,6 +64,7 @@ class Brief(IntEnum):
     TERSE = 3
     LEAST = 4
     BARE = 5
+    PARAGRAPH = 6
 
 
 class Sentences(Struct, frozen=True):
@@ -83,6 +87,8 @@ class Sentences(Struct, frozen=True):
             cost = f"{limit.pop()}; {'cost: ' * (self.brief < Brief.TERSE)}{self.cost}"
         choice = [f"Chosen: {self.chosen}", f"Speed: {self.speed}"]
         run = [] if not_started(self.scenario) else [self.run]  # of what does not start the headline says so
+        if self.brief == Brief.PARAGRAPH:
+            return [f"{self.headline}; {self.chosen}; {self.speed}; {cost[0].lower()}{cost[1:]}", *run]
         return [self.headline, *choice, *limit, *self.change, cost, *run]
 
     @property
@@ -94,18 +100,19 @@ class Sentences(Struct, frozen=True):
         if self.verdict.too_long:
             return f"No: {self.verdict.too_long}"
         how = f", {self.verdict.plan.candidate.formats} on {self.scenario.profile.name}"
-        found = self._judged(how, " each" if self.brief == Brief.FULL else "")
+        found = self._judged(how)
         shorter = self.brief > Brief.FULL and not self.verdict.refused and len(found) > self.width
-        return self._judged("", "") if shorter else found
+        return self._judged("") if shorter else found
 
-    def _judged(self, how: str, each: str) -> str:
-        """The headline with the formats and the engine, and the word for a context that each request has."""
+    def _judged(self, how: str) -> str:
+        """The headline with the formats and the engine; of several requests at once the context is that of each."""
         verdict, scenario, outcome = self.verdict, self.scenario, self.verdict.outcome
-        model, where = model_text(scenario), devices_text(scenario, verdict.devices)
-        queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
+        model, where = name_of(scenario), devices_text(scenario, verdict.devices)
+        queue = verdict.at_once < verdict.slots
         kept = scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
-        each = queue or (each if verdict.at_once > 1 else "")
-        context = f"{length(verdict.context)} context{each}" if kept else "a state for any context"
+        each = f"{verdict.at_once} x " if verdict.at_once > 1 else ""
+        context = f"{each}{length(verdict.context)} context" if kept else "a state for any context"
+        context += " at once" if queue else ""
         if missing := not_started(scenario) or (unsupported(scenario) if verdict.refused else ()):
             what = f" ({model} on {where})" if missing[0].part else ""
             instead = f"; it runs {verdict.instead}" if verdict.instead else ""
@@ -114,18 +121,19 @@ class Sentences(Struct, frozen=True):
         if outcome is not None and not outcome.stable:
             most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
             return f"No: {model} on {where}{how}, cannot serve {verdict.rate:g} requests/s{most}"
-        if missed := verdict.missed:
+        if (missed := verdict.missed) and not verdict.slow:
             targets = dict(zip(("ttft", "tpot"), verdict.targets, strict=True))
             told = " and ".join(
-                f"{name.upper()} {seconds(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
+                f"{name.upper()} {target_text(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
                 for name, value in missed.items()
             )
             return f"No: {model} on {where}{how}, misses {told}"
         if verdict.loaded:
             rate, users = verdict.rate, verdict.users
             load = f"{users:,} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
-            waits = outcome is not None and bool(queue) and outcome.ttft.p95.mid > TTFT_LIMIT
-            return f"{'Not at once' if waits else 'Yes'}: {model} serves {load} on {where}{how}, {context}"
+            waits = queue and "ttft" in verdict.missed
+            head = "Not at once" if waits else "Slowly" if verdict.slow else "Yes"
+            return f"{head}: {model} serves {load} on {where}{how}, {context}"
         return f"Yes: {model} runs on {where}{how}, {context}"
 
     @property
@@ -148,14 +156,22 @@ class Sentences(Struct, frozen=True):
         if plan.elsewhere:
             missing = unsupported(first.scenario)[:1] if first.memory(1).fits else ()
             name = first.scenario.profile.name
-            parts.append(_not_known(name, missing) if missing else f"no format fits on {name}")
+            short = any(each.memory(1).fits for each in plan.tried if each.scenario.profile.name == name)
+            none = f"no format has room for {CONTEXT:,} tokens on {name}" if short else f"no format fits on {name}"
+            parts.append(_not_known(name, missing) if missing else none)
         elif unknown and not not_started(scenario) and not self.verdict.refused:
             parts.append(_not_known(engine, unknown))
         elif engine == GGUF_ENGINE and "engine" not in scenario.options:
             own = "Apple silicon" if scenario.hardware.vendor == "Apple" else f"{scenario.hardware.vendor}'s APUs"
             parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
         if UTILIZATION in options:
-            parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
+            parts.append(f"{UTILIZED:.0%} of the memory, as its default does not suffice")
+        if (half := plan.halved) is not None and not self._narrows:
+            parts[0] += f" ({half[0]}, for which half of the devices would do, is {half[1]:.2g} times as fast)"
+        if (faster := plan.faster) is not None:
+            name, found = faster
+            likely = "" if found.probability <= 1 - SURE else "likely "
+            parts.append(f"{name} is {likely}{1 / float(found.gain.mid):.2g} times as fast")
         return "; ".join([*parts, *self._layout])
 
     @property
@@ -165,9 +181,12 @@ class Sentences(Struct, frozen=True):
         memory = first.memory(1)
         if plan.narrower and memory.fits and not plan.elsewhere:
             slots = self.verdict.slots
+            if not self.verdict.loaded:
+                return f"as {first.formats} has room for {length(longest_context(first.scenario, 1))} tokens"
             return f"as {first.formats} has room for {first.room(slots)} of {slots} users at once"
         if plan.narrower:
-            return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
+            of_each = " a device" if plan.devices > 1 else ""
+            return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)}{of_each}"
         if plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
             return "as asked"
         if plan.candidate.released and scenario.library_format is not None:
@@ -183,7 +202,23 @@ class Sentences(Struct, frozen=True):
         names = {} if self.scenario.profile.split_layers else LAYOUTS
         degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not apart}
         shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+        if shown and not apart and (rival := self.verdict.plan.rival) is not None:
+            other, found = rival
+            degrees = {short: getattr(other.settings.parallel, name) for name, short in names.items()}
+            beside = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+            close = found.confidence == "open"
+            if self.brief >= Brief.LEAST:
+                shown += f" or {beside}" if close and self.brief < Brief.PARAGRAPH else ""
+            else:
+                sure = "too close to call with" if close else f"likely ({found.probability:.0%}) before"
+                shown += f", {sure} {beside}"
         return list(filter(None, [shown, f"prefill and decode apart, {apart}" if apart else ""]))
+
+    @property
+    def _narrows(self) -> bool:
+        """Whether the next best change is to narrower weights."""
+        found = self.verdict.better if self.better else None
+        return found is not None and found.option.startswith("--quant")
 
     @property
     def speed(self) -> str:
@@ -203,7 +238,7 @@ class Sentences(Struct, frozen=True):
                 rate = f"{count_text(outcome.requests_per_second)} sequences/s{most}"
                 return f"{rate}; p95 latency {first} ({prompt} tokens)"
             user, every = inverse(outcome.tpot.p50), count_text(outcome.output_tokens_per_second)
-            found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 TTFT {first}"
+            found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 {self._late}"
             return found if terse else f"{found} ({lengths})"
         expected = self.verdict.alone
         first = seconds(expected.ttft.mid, 2)
@@ -216,6 +251,16 @@ class Sentences(Struct, frozen=True):
         largest = self.verdict.largest_rate
         limit = "" if largest is None else f"; at most {count_text(largest)} sequences/s"
         return f"{first} a pass of a sequence of {prompt} tokens{limit}"
+
+    @property
+    def _late(self) -> str:
+        """TTFT and TPOT at p95 of a load, each with its target; where it is to be terse no TPOT that is met."""
+        verdict, times = self.verdict, self.verdict.outcome
+        assert times is not None
+        told = {"ttft": times.ttft.p95.mid, "tpot": times.tpot.p95.mid}
+        shown = [name for name in told if name == "ttft" or name in verdict.missed or self.brief < Brief.TERSE]
+        targets = dict(zip(told, verdict.targets, strict=True))
+        return ", ".join(f"{name.upper()} {seconds(told[name], 2)} of {target_text(targets[name])}" for name in shown)
 
     def _between(self, rate: Estimate) -> str:
         """The interval of a rate; where it is to be terse, with two digits."""
@@ -230,14 +275,15 @@ class Sentences(Struct, frozen=True):
         limit, scenario = self.verdict.limit, self.scenario
         if self.brief >= Brief.TERSE:
             return limit.roof
+        unsure = " (slow kernels, not measured)" if unmeasured_kernels(self.verdict.analysis) else ""
         if self.brief >= Brief.JOINED:
-            part = limit.part.removeprefix("reading ").removeprefix("and writing ")
-            return f"{limit.roof}, {limit.share:.0%} {part}"
+            part = SHORT.get(limit.part, limit.part.removeprefix("reading and writing "))
+            return f"{limit.roof}, {limit.share:.0%} {part}{unsure}"
         if scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1:
             return f"{limit.roof} (split layers run in turn); {limit.share:.0%} is {limit.part}"
         phase = "a pass" if self.verdict.analysis.decode is None else "a decode step"
         phase = "the time" if limit.part is Part.PROMPTS else phase
-        return f"{limit.roof}; {limit.share:.0%} of {phase} is {limit.part}"
+        return f"{limit.roof}; {limit.share:.0%} of {phase} is {limit.part}{unsure}"
 
     @property
     def change(self) -> list[str]:
@@ -321,10 +367,11 @@ def failure(verdict: Verdict, shown: int) -> list[str]:
     tried: dict[str, dict[str, None]] = {}
     for each in plan.tried:
         tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
+    of_each = " a device" if plan.devices > 1 else ""
     told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
     lines = [
-        f"No: {model_text(scenario)} does not fit on {devices_text(verdict.scenario)}",
-        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)} a device",
+        f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}",
+        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)}{of_each}",
     ]
     fits = plan.fits_with[:SHOWN_FITS]
     if not fits:
@@ -357,12 +404,6 @@ def inverse(time: Estimate) -> Estimate:
     return Estimate(1 / time.high, 1 / time.mid, 1 / time.low)
 
 
-def model_text(scenario: Scenario) -> str:
-    """The model's name, or that of its own repository where the spec describes several models."""
-    name, repository = scenario.model.name, repository_of(scenario).rpartition("/")[2].lower()
-    return name if re.search(rf"{re.escape(name)}(?![\d.])", repository or name) else repository
-
-
 def devices_text(scenario: Scenario, count: int = 0) -> str:
     """The devices, such as 2 x rtx-4090, or a count of them."""
     count = count or scenario.settings.parallel.devices
@@ -383,7 +424,7 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
     if "n_gpu_layers" in options:
         parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
     if "with" in options and (host := found.settings.host) is not None:
-        parts.append(f"experts, {host.memory:.0%} of the weights ({beside}), in CPU memory")
+        parts.append(f"experts in CPU memory ({host.memory:.0%} of the weights, {beside})")
     if "offload" in options:
         parts.append(f"{found.settings.offload.weights:.0%} of the weights ({beside}) in CPU memory")
     parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]

@@ -11,7 +11,9 @@ from roofline.core.units import seconds, si
 from roofline.reports.documents.serving import TIMES, deployed_on, times_document
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.cells import BYTES, Column, cell, csv_of, table_of
+from roofline.scenario.analysis import analyze
 from roofline.scenario.memory import hardware_name
+from roofline.scenario.notes import notes
 from roofline.serving.outcome import Targets
 from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.served import SessionCurve, SessionOutcome
@@ -34,11 +36,19 @@ def sessions_document(curve: SessionCurve) -> dict[str, Any]:
         "schema": SCHEMA,
         **_deployment(curve),
         "targets": _targets(curve.targets),
+        "notes": list(_notes(curve)),
         "points": [
             {"session_rate" if curve.open else "sessions": finite(value), **_outcome(curve.store, found)}
             for value, found in zip(curve.values, curve.outcomes, strict=True)
         ],
     }
+
+
+def _notes(deployed: Deployed) -> tuple[str, ...]:
+    """The notes on a request of the mean length in an endless cache."""
+    work, scenario = deployed.workload, deployed.replica.scenario
+    prompt, output = max(round((work.first or work.new).mean), 1), max(round(work.output.mean), 1)
+    return notes(analyze(scenario.changed(batch=1, prompt=prompt, generate=output)))
 
 
 def _targets(targets: Targets) -> dict[str, Any]:
@@ -142,7 +152,8 @@ def sessions_blocks(document: Mapping[str, Any]) -> list[Block]:
     columns += [*USE, *([Column("met", "met", ".0%")] if first["met"] is not None else [])]
     columns += [Column("USD/session", "usd.session", ".3g")] if first["usd"] is not None else []
     title = f"{document['model']} on {deployed_on(document)}"
-    curve = Block(title, _about(document), *table_of(columns, rows))
+    lines = [*_about(document), *(f"note: {note}" for note in document["notes"])]
+    curve = Block(title, lines, *table_of(columns, rows))
     return [curve, *(Block(lines=[line]) for line in _limits(points, name))]
 
 
@@ -185,6 +196,9 @@ def _limits(points: list[Mapping[str, Any]], name: str) -> Iterator[str]:
             f"USD per million tokens at {best[name]:g}: {usd['prompt']:.3g} of prompts computed, {usd['cached']:.3g}"
             f" cached, {usd['output']:.3g} of output."
         )
+    low, high = (best["tpot_s"]["mean"][end] for end in ("low", "high"))
+    if low is not None and high is not None:
+        yield f"80% interval of the mean TPOT at {best[name]:g}: {seconds(low)} to {seconds(high)}."
 
 
 SESSIONS = Face(sessions_document, sessions_blocks, lambda document: document["points"])
@@ -198,6 +212,7 @@ def most_document(answer: SessionsAnswer) -> dict[str, Any]:
         "question": "max-sessions",
         **_deployment(answer.deployed),
         "targets": _targets(answer.targets),
+        "notes": list(_notes(answer.deployed)),
         "with_tiers" if answer.alone else "answer": _held(store, answer.held),
         **({} if answer.alone is None else {"without": _held(replace(store, tiers=()), answer.alone)}),
         "fewer_tiers": [
@@ -218,7 +233,8 @@ def most_blocks(document: Mapping[str, Any]) -> list[Block]:
     whole = document.get("answer") or document["with_tiers"]
     steps = [*document["fewer_tiers"], whole]
     titles = ["the pool alone" if names else "the pool", *(f"with {' and '.join(names[:at])}" for at in range(1, 9))]
-    lines = [*_about(document), *(_held_line(title, found) for title, found in zip(titles, steps, strict=False))]
+    lines = [*_about(document), *(f"note: {note}" for note in document["notes"])]
+    lines += [*(_held_line(title, found) for title, found in zip(titles, steps, strict=False))]
     lines += [_added(*each) for each in zip(names, steps, steps[1:], strict=False)]
     return [Block(f"The most sessions of {document['model']} on {deployed_on(document)}", lines)]
 

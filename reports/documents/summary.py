@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from roofline.core.errors import alternatives
-from roofline.core.units import count_text, seconds, si
+from roofline.core.units import count_text, seconds, si, target_text
 from roofline.graph.network import ENDS
 from roofline.reports.output.cells import Column, Form, cell, table_of
 from roofline.specs.reserve import STATIC
@@ -176,7 +176,7 @@ def cost_lines(cost: Mapping[str, Any] | None, of_prompts: bool = False) -> list
 
 def targets_text(limits: Mapping[str, Any]) -> list[str]:
     """The limits of TTFT and TPOT that there are."""
-    return [f"{name.upper()} {seconds(limits[f'{name}_s'])}" for name in ("ttft", "tpot") if limits[f"{name}_s"]]
+    return [f"{name.upper()} {target_text(limits[f'{name}_s'])}" for name in ("ttft", "tpot") if limits[f"{name}_s"]]
 
 
 def figure_text(figures: Mapping[str, Any], key: str, unit: str) -> str | None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from roofline import Analysis
 from roofline.advisor import advise
+from roofline.advisor.chosen import Candidate, Plan
 from roofline.advisor.fitting import Fit
 from roofline.advisor.options import requests
 from roofline.core.errors import RooflineError, UnknownNameError
@@ -51,7 +52,6 @@ from roofline.serving.curve import serve, targets_of
 from roofline.serving.options import LOAD_OPTIONS, load_values
 from roofline.serving.sessions.served import SessionCurve
 from roofline.specs.names import taken
-from roofline.verdict.plan import Candidate, Plan
 from roofline.verdict.verdict import Verdict, load_of
 from roofline.whatif.explanation import Explanation
 from roofline.whatif.explanation.operators import operator_at

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.units import seconds
 from roofline.launch.bundle import launch_command
+from roofline.launch.repository import name_of
 from roofline.reports.documents.analysis import interval
-from roofline.reports.documents.sentences import RUN, devices_text, inverse, model_text
+from roofline.reports.documents.sentences import RUN, devices_text, inverse
 from roofline.reports.view.questions import OF_A_BATCH, OF_SESSIONS, goals, of_pools, pools_of, python, words
 from roofline.reports.view.setups import Read, Setup
 from roofline.scenario.scenario import Scenario
@@ -21,12 +22,9 @@ from roofline.serving.curve import serve
 from roofline.serving.options import load_values
 from roofline.serving.sessions.deployed import read_sessions, within, workload_of
 from roofline.serving.sessions.options import SESSION_OPTIONS
-from roofline.serving.sessions.profiles import PROFILES
+from roofline.serving.sessions.profiles import CHAT, PROFILES
 from roofline.serving.sessions.served import SessionCurve
 from roofline.verdict.verdict import WORTH, Change
-
-CHAT = "chat"
-"""The profile of sessions where none is chosen."""
 
 MOST_VALUES, MOST_POINTS, MOST_SESSIONS = 6, 12, 1024
 """Numbers of sessions on the page, of one set-up and of all, and the largest of them."""
@@ -82,7 +80,7 @@ def of_sessions(document: dict[str, Any], scenario: Scenario, curve: SessionCurv
     """The document of the verdict on turns as requests, with the figures, the headline and the cost of sessions."""
     (found,), count, price = curve.outcomes, round(curve.values[0]), curve.outcomes[0].cost
     many = f"{count:,} session{'s' * (count != 1)} of {curve.workload.name or 'requests'}"
-    where = f"{model_text(scenario)} on {devices_text(scenario, curve.whole.devices)}"
+    where = f"{name_of(scenario)} on {devices_text(scenario, curve.whole.devices)}"
     late = [f"{name.upper()} {seconds(limit)} ({seconds(value)} at p95)" for name, value, limit in _late(curve)]
     headline = f"Yes: {where} serves {many}"
     if late:

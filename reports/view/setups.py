@@ -23,6 +23,7 @@ import numpy as np
 import yaml
 from msgspec import Struct
 
+from roofline.advisor.chosen import plan_for
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.core.files import lock_folder, write_text
@@ -37,7 +38,6 @@ from roofline.specs.library import folders, spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_any, load_model
 from roofline.specs.written import to_spec
-from roofline.verdict.plan import choose
 from roofline.verdict.verdict import answer, load_of
 from roofline.whatif.command_line import command_words, option_texts
 
@@ -251,7 +251,7 @@ def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, st
         plan = answer(asked, users=None if rate else batch, rate=rate, disaggregation=apart, **targets).plan
     else:
         asked_load = load_of(None if rate or batch == 1 else batch, rate, load.get("prefix_hits"))  # one is no load
-        plan = choose(asked, asked_load, targets_of(**targets))
+        plan = plan_for(asked, asked_load, targets_of(**targets))
     scenario = plan.scenario if plan.fits else asked
     told = {key: str(load[name]) for name, key in KEYS_OF_LOADS.items() if load.get(name) is not None}
     return setup_of(scenario.with_(**static)) | told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from roofline.cli.options import emit, say
 from roofline.cli.scenario_options import TiersOption, scenario_command
+from roofline.core.errors import RooflineError
 from roofline.scenario.options import STATIC
 from roofline.specs.servers import SERVERS
 
@@ -42,19 +44,29 @@ def launch(
 ) -> None:
     """Write what starts a server: its command or manifests, and its benchmark.
 
-    The server has the settings of the scenario, or is refused. Beside it stand the memory that it takes, the benchmark
-    of one load (--concurrency or --rate), and what that is predicted to measure.
+    The server has the settings of the scenario, or is refused; what is not said is chosen, as `roofline MODEL HW` does.
+    Beside it stand the memory that it takes, the benchmark of one load (--concurrency or --rate), and what that is
+    predicted to measure.
     """
+    from roofline.advisor.fitting import written
     from roofline.core.files import write_together
     from roofline.launch.bundle import launch as bundle
     from roofline.serving.options import LOAD_OPTIONS, load_values
+    from roofline.verdict.verdict import ASKED, answer
 
     name, at, version = (engine or "").partition("@")
     if name:
         scenario = scenario.with_(engine=f"{name}{at}{version}")
+    asked = dict(load)
     for option in ("concurrency", "rate"):
         if load[option] is not None:
             load[option] = load_values(LOAD_OPTIONS[option], load[option])
+    with suppress(RooflineError):  # of what is refused the bundle says why
+        told = {option: value for option in ASKED if (value := asked.get(option)) is not None}
+        plan = answer(scenario, **told).plan
+        if plan.fits and plan.candidate.options:
+            scenario = plan.scenario
+            say(f"roofline: chosen: {written(plan.candidate.options)}", err=True)
     found = bundle(scenario, name or None, target, trust_remote_code=trust_remote_code, tiers=tiers, **load)
     if output is None or output.suffix:
         emit(found.text, output)

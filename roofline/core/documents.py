@@ -12,7 +12,9 @@ import json
 import math
 import re
 from collections import Counter
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,17 @@ _TOO_DEEP = "nested too deeply"
 def read_mapping(path: Path, limit: int = MAX_BYTES) -> dict[str, Any]:
     """The mapping in a JSON (`.json`) or YAML file of at most `limit` bytes; raises SpecError for anything else."""
     return parse_mapping(read_text(path, limit), path)
+
+
+def bundled_path(relative: str) -> Path:
+    """A file or folder of the program, by its path in the package."""
+    return Path(str(files("roofline") / relative))
+
+
+@cache
+def bundled(relative: str) -> Mapping[str, Any]:
+    """The mapping in a file of the program, by its path in the package."""
+    return read_mapping(bundled_path(relative))
 
 
 def parse_mapping(text: str, path: Path) -> dict[str, Any]:

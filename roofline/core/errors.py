@@ -50,6 +50,17 @@ class SpecError(RooflineError):
         super().__init__(f"{where if where.isprintable() else quote(where, 200)}: {problem}", options=options)
 
 
+@contextmanager
+def located(where: str, key: str = "") -> Iterator[None]:
+    """A context whose errors name the file `where` and the key in it that they are about."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except RooflineError as error:
+        raise SpecError(where, f"{quote(key)}: {error}" if key else str(error)) from None
+
+
 class InexpressibleError(SpecError):
     """A valid file of an architecture that the records of a spec cannot express."""
 

@@ -127,6 +127,12 @@ def seconds(value: float, digits: int = 3) -> str:
     return _prefixed(value, "s", digits, _TIME_STEPS)
 
 
+def target_text(value: float) -> str:
+    """Format a duration that somebody chose, without zeros that say nothing: 10 s, 1.25 s, 50 ms."""
+    number, unit = seconds(value).split()
+    return f"{float(number):g} {unit}"
+
+
 def count_text(value: float) -> str:
     """A count or rate as text: three significant digits, or whole numbers from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -22,6 +22,7 @@ from roofline.launch.command import CONFIG_FILE
 from roofline.launch.forecast import Bench, Forecast, forecast, forecast_lines, forecast_of, with_slots
 from roofline.launch.manifests import Place
 from roofline.launch.plan import Listen, Plan, plan_of
+from roofline.launch.repository import name_of
 from roofline.launch.settings import machines_of
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.argument import scenario_of
@@ -260,7 +261,7 @@ def _manifest(plan: Plan, curve: Curve, target: Target, remark: str) -> dict[str
 def _place(plan: Plan, listen: Listen = Listen.EVERYWHERE) -> Place:
     """The server of a manifest."""
     commands = [plan.command(node=node, listen=listen) for node in range(min(plan.nodes, 2))]
-    name = manifests.safe_name(f"{plan.scenario.model.name}-{plan.server.name}")
+    name = manifests.safe_name(f"{name_of(plan.scenario)}-{plan.server.name}")
     hardware, model = plan.scenario.hardware, plan.checkpoint[0]
     return Place(name, plan.server, plan.version, commands, hardware, plan.devices, plan.nodes, model, plan.copies)
 

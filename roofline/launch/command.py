@@ -7,19 +7,18 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError
+from roofline.launch.repository import HUB, name_of, quantized, repository_of
 from roofline.launch.settings import Wanted
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware
-from roofline.specs.model_names import letters, listed_repository, made_name, quantized_repositories
 from roofline.specs.modelspec import load_model
 from roofline.specs.records import record
 from roofline.specs.servers import Server
@@ -30,9 +29,6 @@ WIDTH = 80
 
 ROOM = 12
 """Columns left for the value of an option."""
-
-_HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)(?:/.*)?", re.ASCII)
-_REPOSITORY = re.compile(r"(?:(?:https?://)?(?:huggingface\.co|hf\.co)/)?([\w.-]+/[\w.-]+)", re.ASCII)
 
 
 class Shell(str):
@@ -162,33 +158,8 @@ def drafted_of(scenario: Scenario, server: Server) -> Drafted:
 def _draft_of(written: str) -> str:
     """The repository of the draft model that a request of a technique names; DRAFT for one that the user finds."""
     named = re.search(r"[:,]draft=([^,]+)", written)
-    found = None if named is None else _HUB.fullmatch(load_model(named[1]).source or "")
+    found = None if named is None else HUB.fullmatch(load_model(named[1]).source or "")
     return UNNAMED_DRAFT if found is None else found[1]
-
-
-def repository_of(scenario: Scenario) -> str:
-    """The repository of the model: as the user named it, as the spec lists it, or of the spec's source; "" for none."""
-    name, source = made_name(scenario.model_name), _HUB.fullmatch(scenario.model.source or "")
-    own = "" if source is None else source[1]
-    maker, _, plain = own.rpartition("/")
-    found = _REPOSITORY.fullmatch(name)
-    if found and name == scenario.model_name.strip():
-        given, _, model = found[1].partition("/")
-        same = model.lower() == plain.lower() and letters(maker).startswith(letters(given))  # z-ai/glm-4.6
-        return "" if Path(name).exists() else own if same else found[1]
-    name = name.rpartition("/")[2]
-    written, known, owner = letters(name), letters(scenario.model.name), letters(maker)
-    # A name that is cut short (qwen3-235b) means the model of the spec, with its maker's before it too (Google Gemma 3
-    # 27B); one with words more (-instruct) means another.
-    if own and any(owner.startswith(written[:cut]) and known.startswith(written[cut:]) for cut in range(len(written))):
-        return own
-    listed = listed_repository("-".join(name.split())) if written != known else ""
-    return listed or (found[1] if found else "")
-
-
-def quantized(scenario: Scenario, scheme: str) -> str:
-    """The listed repository of the scenario's model in a scheme; "" for none."""
-    return quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
 
 
 def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: bool) -> tuple[str, str]:
@@ -199,21 +170,21 @@ def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: b
     if server.reads_file(scheme):
         tensors = scenario.precision.weights.name
         if server.name == "ollama":
-            return "", f"the model: 'ollama pull' a tag of {scenario.model.name} in {tensors}, or 'ollama create' it"
-        file, form = f"{scenario.model.name}-{tensors}.gguf", f", {server.file}" if server.file else ""
+            return "", f"the model: 'ollama pull' a tag of {name_of(scenario)} in {tensors}, or 'ollama create' it"
+        file, form = f"{name_of(scenario)}-{tensors}.gguf", f", {server.file}" if server.file else ""
         return file, f"{file}: the path of your file{form}"
     if given.exists():
         return str(given.parent if given.name == "config.json" else given), ""
     needs = needs_of(repository)
     if needs is not None and not needs.loads:
-        return "MODEL", f"MODEL: {scenario.model.name} converted for Transformers, which {repository} is not"
+        return "MODEL", f"MODEL: {name_of(scenario)} converted for Transformers, which {repository} is not"
     if server.name != "mlx" or str(scenario.model.quantization).startswith("affine"):
         if repository and (scheme is None or online):
             return repository, ""
         if listed := quantized(scenario, scheme or scenario.precision.weights.name):
             return listed, ""
     form = f"in {scheme}" if scheme else "converted to MLX" if server.name == "mlx" else "of it"
-    return "MODEL", f"MODEL: a checkpoint of {scenario.model.name} {form}; its spec names none"
+    return "MODEL", f"MODEL: a checkpoint of {name_of(scenario)} {form}; its spec names none"
 
 
 class Needs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,8 +203,8 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _needs() -> Sequence[Needs]:
-    content = read_mapping(Path(str(files("roofline.launch") / "models.yaml")))
-    return [record(Needs, {**entry, "recipe": recipe}, "models.yaml", recipe) for recipe, entry in content.items()]
+    rows = bundled("launch/models.yaml").items()
+    return [record(Needs, {**entry, "recipe": recipe}, "models.yaml", recipe) for recipe, entry in rows]
 
 
 def needs_of(repository: str) -> Needs | None:

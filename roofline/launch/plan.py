@@ -20,10 +20,10 @@ from roofline.launch.command import (
     drafted_of,
     needed,
     needs_of,
-    repository_of,
     server_command,
 )
 from roofline.launch.memory import Room, room_of
+from roofline.launch.repository import name_of, repository_of
 from roofline.launch.settings import Wanted, has_projector, machines_of, scheme_of, server_settings, tier_settings
 from roofline.scenario.kv_capacity import startable
 from roofline.scenario.scenario import Scenario
@@ -115,7 +115,7 @@ class Plan(Struct, frozen=True, dict=True):
         if self.checkpoint[1]:
             yield self.checkpoint[1]
         if has_projector(self.scenario, server):
-            yield f"mmproj-{self.scenario.model.name}.gguf: the path of your file of its image encoder"
+            yield f"mmproj-{name_of(self.scenario)}.gguf: the path of your file of its image encoder"
         needs_draft = self.drafted.technique and "$draft" in server.drafts[self.drafted.technique].values()
         if needs_draft and self.drafted.path == UNNAMED_DRAFT:
             yield f"{self.drafted.path}: the path of the draft of {self.drafted.technique}"

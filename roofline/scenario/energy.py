@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -23,9 +22,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline import specs
 from roofline.bound.roof import Placement, Row
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import UnknownNameError, UnsupportedError
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.passes import Pass
@@ -38,7 +36,7 @@ KWH = 3.6e6
 
 def carbon_of(region: str) -> float:
     """The carbon intensity of a region's electricity in g CO2e/kWh; raises RooflineError for one without data."""
-    known = read_mapping(Path(specs.__file__).with_name("carbon.yaml"))
+    known = bundled("specs/carbon.yaml")
     if (name := str(region).lower()) not in known:
         raise UnknownNameError("region", region, known)
     return float(known[name])

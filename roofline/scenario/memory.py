@@ -44,6 +44,12 @@ from roofline.specs.images import largest_image
 from roofline.specs.model import Model
 from roofline.specs.reserve import NO_RESERVE, STATIC, Reserve, visible_memory
 
+UTILIZATION, UTILIZED = "gpu_memory_utilization", 0.95
+"""The share of a device's memory that an engine may be told to take where nothing fits in its default.
+
+As vLLM's recipes do for gpt-oss-120b on one H100 (vllm-project/recipes, OpenAI/GPT-OSS.md).
+"""
+
 LOGIT_BYTES = 4
 """Bytes of a logit in llama.cpp's compute buffer: 512 x 248,320 are 485 of Qwen3.5 35B-A3B's 489 MiB (its logs)."""
 
@@ -276,6 +282,15 @@ def _activations(
     seen = _profiled_images(schedule, reserve, tokens) if reserve.profiles and tokens is not None else 0.0
     peaks = [limited(run) * (np.asarray(run.repeat) > 0)[()] + seen for run in prefill]
     return reduce(np.maximum, [*peaks, *map(whole, decode)], sampler_bytes(model, reserve))
+
+
+def more_memory(scenario: Scenario) -> dict[str, Any]:
+    """The option with which an engine takes more of the memory than by default; {} where it has none to take."""
+    usual = scenario.profile.memory.on(scenario.hardware)
+    given = scenario.given(UTILIZATION) is not None
+    if given or not usual.profiles or usual.utilization >= UTILIZED:  # others have activations beside it
+        return {}
+    return {UTILIZATION: UTILIZED}
 
 
 def memory_reserve(scenario: Scenario) -> Reserve:

@@ -23,6 +23,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.scenario.stored import stored_notes
 from roofline.specs.hardware import SERVER_DEVICES
 from roofline.specs.host import DEFAULT_HOST, list_hosts
+from roofline.timing.calibration import Match
 from roofline.timing.exchanges import GATHERED, exchange_choice, other_exchanges
 
 ATTENTION = "attention"
@@ -81,20 +82,37 @@ def _length_note(analysis: Analysis) -> str:
     return f"{scenario.profile.name} starts with {option} at most: {most:,} tokens, its default, have no room"
 
 
-def _kernel_note(analysis: Analysis) -> str:
-    """The kinds of kernels measured with another version or engine than the scenario's; "" where there are none."""
-    hardware, found = analysis.scenario.hardware.name, dict[str, str]()
+def _matches(analysis: Analysis) -> Iterator[Match]:
+    """The constants of all kernels that have some."""
     for phase in filter(None, (analysis.prefill, analysis.decode)):
         matches = (entry.match(run.step.queries) for run in phase.passes for entry in phase.timed(run).kernels)
-        for match in matches:
-            if match is not None and {"version", "engine"} & set(match.crossed):
-                found[match.fit.op] = match.place
-    if not found:
-        return ""
-    kinds, places = ", ".join(sorted(found)), " and ".join(dict.fromkeys(found.values()))
-    label = analysis.scenario.profile.label
-    were = "were" if len(found) > 1 else "was"
-    return f"{kinds} of {label} on {hardware} {were} not measured: times are those of {places}, with wider intervals"
+        yield from filter(None, matches)
+
+
+def unmeasured_kernels(analysis: Analysis) -> dict[str, tuple[float, float]]:
+    """The kinds of kernels that run in place of tuned ones and that nobody measured.
+
+    Each with p10 and p90 of its time over that of a tuned one.
+    """
+    costs = sorted((match.fit.op, match.cost) for match in _matches(analysis) if match.cost[1] != 1.0)
+    return {op: (low, high) for op, (low, _, high) in costs}
+
+
+def _kernel_note(analysis: Analysis) -> str:
+    """The kinds of kernels measured with another version or engine than the scenario's; "" where there are none."""
+    hardware, label = analysis.scenario.hardware.name, analysis.scenario.profile.label
+    found = {each.fit.op: each.place for each in _matches(analysis) if {"version", "engine"} & set(each.crossed)}
+    text = ""
+    if found:
+        kinds, places = ", ".join(sorted(found)), " and ".join(dict.fromkeys(found.values()))
+        were = "were" if len(found) > 1 else "was"
+        text = (
+            f"{kinds} of {label} on {hardware} {were} not measured: times are those of {places}, with wider intervals"
+        )
+    ends = unmeasured_kernels(analysis).items()
+    each = ", ".join(f"of {op} {low:g} to {high:g} times as long" for op, (low, high) in ends)
+    instead = f"in place of tuned kernels {label} runs others there that were not measured: {each}" if each else ""
+    return "; ".join(filter(None, (text, instead)))
 
 
 def generates(analysis: Analysis) -> bool:

@@ -14,14 +14,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roofline.serving.load import Load, Requests, computed
 from roofline.serving.replica import Replica
 from roofline.serving.simulation import Simulation
+from roofline.serving.tables import Array
 from roofline.specs.scheduler import MIXED
-
-Array = NDArray[np.float64]
 
 LEAST, ROUNDS, MOST = 500, 6, 3000
 """Requests that are observed: so many times those in flight, but at least and at most so many.

@@ -32,14 +32,12 @@ from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spre
 from roofline.serving.pools import Tandem, only_prompts
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import ROUTERS, Member, together
-from roofline.serving.sequence import Sequence
-from roofline.serving.served import Served
+from roofline.serving.sequence import Sequence, Served
 from roofline.serving.steady import Steady, check_steps, open_loop, saturation_of, summary
+from roofline.serving.tables import Array
 from roofline.serving.times import Times, slots_of, times_of
 from roofline.serving.waits import ends
 from roofline.timing.intervals import Estimate
-
-Array = NDArray[np.float64]
 
 CLOSE, SLOWEST = 1e-6, 1e-6
 """The relative width to which the rate of a closed loop is found, and the least one over the largest."""
@@ -83,11 +81,6 @@ class Stage(NamedTuple):
         return open_loop(self.replica, self.load, self.times, rate / self.replicas, self.slots)
 
     @property
-    def tokens(self) -> float:
-        """Tokens of a request after the first."""
-        return self.times.tokens
-
-    @property
     def saturation(self) -> float:
         """The largest stable rate of all replicas."""
         return self.replicas * saturation_of(self.replica, self.load, self.times)
@@ -104,41 +97,34 @@ def stage_of(replica: Replica, load: Load, count: int) -> Stage:
 class _Stages(Struct, frozen=True, dict=True):
     """Both phases and the transfer between them; `alone` are samples of prefill without others (samples, 1).
 
-    `shape` is that of the gaps between requests of a replica of prefill.
+    `regular`: waits for prefill over those of random arrivals: in turn, those of a replica are more regular (Kingman).
     """
 
     prefill: Stage
     decode: Stage
     alone: Array
     sent: Array
-    prefills: int
-    shape: float
+    regular: float
 
     @property
     def saturation(self) -> float:
         """The largest stable rate."""
         each = float(self.sent.mean())
-        return min(self.prefill.saturation, self.decode.saturation, self.prefills / each if each else math.inf)
+        return min(self.prefill.saturation, self.decode.saturation, self.prefill.replicas / each if each else math.inf)
 
     @cached_property
     def requests(self) -> tuple[Array, Array]:
         """The logarithm of the time of a request, at KNOTS logarithms of used over free."""
         knots = np.linspace(math.log(LEAST), math.log(BELOW / (1 - BELOW)), KNOTS)
         _, second, samples = self.at(self.saturation / (1 + np.exp(-knots)))
-        return knots, np.log(samples.mean(axis=0) + self.decode.tokens * second.tpot[0])
-
-    @property
-    def regular(self) -> float:
-        """The wait for prefill over that of random arrivals: in turn, those of a replica are more regular (Kingman)."""
-        service = self.prefill.times.unit - 1
-        return (1 / max(self.shape, 1.0) + service) / (1 + service)
+        return knots, np.log(samples.mean(axis=0) + self.decode.times.tokens * second.tpot[0])
 
     def at(self, rate: Array) -> tuple[Steady, Steady, Array]:
         """Prefill, decode, and samples of TTFT of both (samples, points), at rates below the largest one."""
         first, second = self.prefill.at(rate), self.decode.at(rate)
         waited = (first.samples - self.alone) * self.regular
         each = float(self.sent.mean())
-        used = np.minimum(rate / self.prefills * each, BELOW)
+        used = np.minimum(rate / self.prefill.replicas * each, BELOW)
         # Samples of both stages are of the same points of a cube: half a turn makes them independent.
         slot = np.roll(second.samples, second.samples.shape[0] // 2 + 1, axis=0)
         places = np.arange(slot.shape[0]) * self.sent.size // slot.shape[0]
@@ -167,7 +153,7 @@ def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
     rate = _closed_rate(stages, points, most)
     found = _whole(tandem, stages, rate, np.ones(points.size, bool), _others(points))
     # What is left of C = L (TTFT + G T) at saturation waits (Little).
-    spent = found.ttft[0] + stages.decode.tokens * found.tpot[0]
+    spent = found.ttft[0] + stages.decode.times.tokens * found.tpot[0]
     left = np.maximum(points / rate - spent, 0.0)
     more = left * rate
     late = {name: getattr(found, name) + left for name in ("ttft", "e2e", "samples")}
@@ -184,9 +170,9 @@ def _stages(tandem: Tandem, load: Load) -> _Stages:
         sent = random.permutation(tandem.transfer(load.beside + load.prompts.inverse(shares)))
         prefill = stage_of(tandem.prefill, replace(load, generate=1), tandem.prefills)
         alone = prefill.at(np.array([LEAST * prefill.saturation])).samples
-        shape = load.burstiness * tandem.prefills
-        decode = stage_of(tandem.decode, load, tandem.decodes)
-        kept[key] = _Stages(prefill, decode, alone, sent, tandem.prefills, shape)
+        service, shape = prefill.times.unit - 1, load.burstiness * tandem.prefills
+        regular = (1 / max(shape, 1.0) + service) / (1 + service)
+        kept[key] = _Stages(prefill, stage_of(tandem.decode, load, tandem.decodes), alone, sent, regular)
     return kept[key]
 
 
@@ -218,7 +204,7 @@ def _whole(tandem: Tandem, stages: _Stages, rate: Array, stable: NDArray[np.bool
     first, second, samples = stages.at(seen * rate)
     most = stages.saturation
     ttft, tpot, number = summary(samples), second.tpot, tandem.decodes
-    e2e = np.concatenate([ttft[:1] + stages.decode.tokens * tpot[:1], ends(stages.decode.load, samples, tpot)])
+    e2e = np.concatenate([ttft[:1] + stages.decode.times.tokens * tpot[:1], ends(stages.decode.load, samples, tpot)])
     running = (first.running * tandem.prefills + second.running * number) / seen
     cached = second.cached * number / seen
     parts = (ttft, tpot, e2e, running, rate * e2e[0] - running, second.queued * number, cached, first.prefilling)
@@ -300,7 +286,7 @@ def simulated_outcome(tandem: Tandem, load: Load, requests: int, seed: int, targ
 def _of_both(tandem: Tandem, load: Load, found: Outcome) -> Outcome:
     """The outcome with the devices of both pools; TTFT, and E2E latency with it, may be later by the handover."""
     prompt = load.means[0]
-    low, high = spreads(tandem.prefill, 1.0, prompt, prompt, apart=True)[0]
+    low, high, _ = spreads(tandem.prefill, 1.0, prompt, prompt, apart=True)[0]
     sooner, later = _waits(tandem, load, found)
     ttft, e2e = [], []
     for first, last in zip(astuple(found.ttft), astuple(found.e2e), strict=True):

@@ -18,17 +18,15 @@ from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from roofline.scenario.lengths import Lengths, parse_lengths
 from roofline.serving.closed_loop import orbit_of
 from roofline.serving.load import Load
 from roofline.serving.prompts import seconds
 from roofline.serving.replica import Replica
+from roofline.serving.tables import Array
 from roofline.serving.times import Times
 from roofline.serving.waits import QUANTILES, SAMPLES, cube, ends
-
-Array = NDArray[np.float64]
 
 FEW = 5
 """Slots below which an open loop is one of few sequences."""

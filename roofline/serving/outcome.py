@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from roofline.serving.load import Load, equal_shares
 from roofline.serving.replica import Replica
-from roofline.serving.served import Served
+from roofline.serving.sequence import Served
 from roofline.serving.steady import Steady
+from roofline.serving.tables import Array
 from roofline.serving.waits import P95
 from roofline.timing.intervals import Estimate
-from roofline.timing.intervals.deployments import farther, scheduled
-
-Array = NDArray[np.float64]
+from roofline.timing.intervals.deployments import MEDIANS, farther, scheduled
 
 Targets = tuple[float, float]
 """TTFT and TPOT in seconds; infinite for none."""
 
 NO_TARGETS: Targets = (math.inf, math.inf)
+
+USUAL_TARGETS: Targets = (10.0, 0.1)
+"""Those of a load at p95 where none is said, in every answer, and so does each say: 10 tokens/s are read with ease."""
+
+
+def targets_or_usual(ttft: float | None, tpot: float | None, loaded: bool = True, generates: bool = True) -> Targets:
+    """The targets that are said (s; None or infinite for none), and of a load the usual ones in place of others.
+
+    A model that only encodes has no TPOT.
+    """
+    usual = USUAL_TARGETS if loaded else NO_TARGETS
+    given = zip((ttft, tpot), (usual[0], usual[1] if generates else math.inf), strict=True)
+    first, each = (otherwise if said is None or said == math.inf else said for said, otherwise in given)
+    return first, each
+
 
 LEAST = 0.05
 """The least p10 over p50 of a latency."""
@@ -80,9 +93,15 @@ class Outcome(Struct, frozen=True):
         return 1.0 / float(self.tpot.p50.mid)
 
 
-def spreads(
-    replica: Replica, batch: float, context: float, chunk: float, apart: bool = False
-) -> tuple[tuple[float, float], ...]:
+class Spread(NamedTuple):
+    """p10 and p90 over the expected time; `median`: their distances for a median over these."""
+
+    low: float
+    high: float
+    median: float = 1.0
+
+
+def spreads(replica: Replica, batch: float, context: float, chunk: float, apart: bool = False) -> tuple[Spread, Spread]:
     """p10 and p90 over the expected TTFT, and over the expected TPOT.
 
     The distances of both from p50 are those of a prefill and of a decode step, times the scheduler's `spread`, with the
@@ -102,11 +121,12 @@ def spreads(
     ):
         below, above = scale[0] * (1 - float(low.nearest(*at))), scale[1] * (float(high.nearest(*at)) - 1)
         early = max(1 - math.hypot(own[0] * below, error), LEAST)
-        found.append(farther((early, 1 + math.hypot(own[1] * above, error)), steps.errors))
-    return tuple(found)
+        ends = farther((early, 1 + math.hypot(own[1] * above, error)), steps.errors)
+        found.append(Spread(*ends, MEDIANS if drafts is None else 1.0))
+    return found[0], found[1]
 
 
-def latency(values: Array, spread: tuple[float, float]) -> Latency:
+def latency(values: Array, spread: Spread) -> Latency:
     """The latencies of finished requests; their interval is that of the model, not of the sample."""
     finite = values[np.isfinite(values)]
     if not finite.size:
@@ -191,8 +211,11 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
     )
 
 
-def _latency(values: Any, spread: tuple[float, float]) -> Latency:
-    return Latency(*(Estimate(float(value) * spread[0], float(value), float(value) * spread[1]) for value in values))
+def _latency(values: Any, spread: Spread) -> Latency:
+    low, high, median = spread
+    parts = (1.0, median, 1.0, 1.0)
+    pairs = ((float(value), part) for value, part in zip(values, parts, strict=True))
+    return Latency(*(Estimate(mid * (1 - part * (1 - low)), mid, mid * (1 + part * (high - 1))) for mid, part in pairs))
 
 
 def _met(samples: Array, tpot: Array, targets: Targets) -> float:

@@ -28,8 +28,7 @@ from roofline.serving.options import FCFS, ORDERS
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import AMONG_MODELS, FLEETS, check_fleet
 from roofline.serving.rollouts import simulate_rollouts
-from roofline.serving.sequence import Sequence
-from roofline.serving.served import Finished, Served
+from roofline.serving.sequence import Finished, Sequence, Served
 from roofline.serving.simulation import Simulation, simulate
 
 OUTPUT_WEIGHT = 2.0
@@ -134,7 +133,7 @@ class Feedback(Scheduled):
         """The steps that a request enters with: 2 to the power of its first level."""
         if sequence.index not in self.entry:
             prefill = self._single(0, 0.0, sequence.prompt, sequence.prompt / 2, 1, None)
-            steps = prefill / self._single.decode_of(1)(float(sequence.prompt))
+            steps = prefill / self.replica.steps.decode_of(1)(float(sequence.prompt))
             self.entry[sequence.index] = 2 ** max(math.ceil(math.log2(steps)), 0)
         return self.entry[sequence.index]
 

@@ -3,6 +3,11 @@
 `Pools` is what a user asks for, `Tandem` the deployment: prompts are computed on the replicas of prefill, their KV
 cache is sent once over a link of the devices, and the replicas of decode do the rest. Requests go to the replicas of a
 pool in turn.
+
+Encoders of images on devices of their own (EPD) stand before a deployment that prefills and decodes: vLLM
+("disaggregated encoder"), SGLang (--encoder-only) and TensorRT-LLM (its multimodal encoder server) send images to
+encoders in turn, of one device each, which send embeddings to the devices of prefill. Of n encoders that take D seconds
+for the images of a request, requests leave every D / n seconds at most: they are a front end with that service.
 """
 
 from __future__ import annotations
@@ -14,23 +19,20 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.options import SWITCHES
 from roofline.graph.extents import Step
-from roofline.graph.parallel import Parallelism
+from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.analysis import analyze
 from roofline.scenario.parts import with_network
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.steps import CONTEXTS
-from roofline.serving.tables import geometric
+from roofline.serving.tables import Array, geometric
 from roofline.specs.hardware import NETWORK, Hardware, load_hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
-
-Array = NDArray[np.float64]
 
 DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data", "dcp": "context"}
 MOST = 1000
@@ -116,18 +118,12 @@ def parse_pools(text: str) -> Pools:
     if "encoder" in given and "encoders" not in given:
         raise RooflineError("disaggregation: encoder is the hardware of encoders: say how many, such as encoders=1")
     together = "encoders" in given and given.keys() <= TOGETHER
-    return Pools(
-        0 if together else _count("prefills", given.get("prefills", "1")),
-        0 if together else _count("decodes", given.get("decodes", "1")),
-        load_hardware(given["decode"]) if given.get("decode", "same") != "same" else None,
-        _layout(given, ""),
-        given.get("link", "network"),
-        _layout(given, "prefill-"),
-        _count("sequences", given["sequences"]) if "sequences" in given else None,
-        _count("local", given["local"], MOST_TOKENS) if "local" in given else 0,
-        _count("encoders", given["encoders"]) if "encoders" in given else 0,
-        load_hardware(given["encoder"]) if given.get("encoder", "same") != "same" else None,
-    )
+    found: dict[str, Any] = {"prefills": 0, "decodes": 0} if together else {}
+    counts = {"prefills": MOST, "decodes": MOST, "sequences": MOST, "local": MOST_TOKENS, "encoders": MOST}
+    found |= {key: _count(key, given[key], most) for key, most in counts.items() if key in given}
+    found |= {key: load_hardware(given[key]) for key in ("decode", "encoder") if given.get(key, "same") != "same"}
+    found |= {"parallel": _layout(given, ""), "prefill_parallel": _layout(given, "prefill-")}
+    return Pools(link=given.get("link", "network"), **found)
 
 
 def _layout(given: Mapping[str, str], pool: str) -> Parallelism | None:
@@ -277,3 +273,42 @@ def over_link(hardware: Hardware, link: str) -> Hardware:
     if link.lower() not in named:
         raise UnknownNameError(f"link of {hardware.name}", link, [*named])
     return with_network(hardware, named[link.lower()].bandwidth)
+
+
+WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
+"""Engines that have encoders apart (docs.vllm.ai, features/disagg_encoder; SGLang, EPD disaggregation; TensorRT-LLM,
+examples/disaggregated)."""
+
+EMBEDDING = 2
+"""Bytes of an element of an embedding that is sent: 16 bits."""
+
+
+def encoder_of(scenario: Scenario, pools: Pools) -> Hardware:
+    """The hardware of the encoders; raises RooflineError where the engine has none apart, or prompts have no images."""
+    if scenario.profile.name not in WITH_ENCODERS:
+        raise RooflineError(f"{scenario.profile.heading} has no encoders apart: {', '.join(WITH_ENCODERS)} have")
+    if scenario.tower_step is None or scenario.model.tower_kind == "encoder":
+        raise RooflineError("encoders apart are of images: say how many a prompt has", options=["images"])
+    return pools.encoder or scenario.hardware
+
+
+def seconds_of(scenario: Scenario, pools: Pools) -> tuple[float, float]:
+    """Seconds in which an encoder encodes the images of a request, and in which their embeddings are sent."""
+    hardware = encoder_of(scenario, pools)
+    settings = replace(scenario.settings, parallel=SINGLE, decode_hardware=None)
+    one = analyze(scenario.changed(hardware=hardware, batch=1, prompt=1, generate=1, prefix=0, settings=settings))
+    run = next(run for run in one.prefill.passes if run.label == "encoder")
+    timing = one.prefill.timed(run)
+    encoded = float(np.sum(timing.spent(timing.detail(run.step))))
+    sizes = scenario.images * scenario.image_tokens * scenario.model.hidden * EMBEDDING
+    links = [over_link(end, pools.link).link(NETWORK) for end in (hardware, scenario.hardware)]
+    return encoded, max(float(sizes) / link.bandwidth + (link.latency or 0.0) for link in links)
+
+
+def behind_encoders(scenario: Scenario, load: Load, pools: Pools, policy: Scheduler) -> tuple[Scenario, Scheduler]:
+    """The deployment behind encoders, whose prompts have embeddings for images, and its policy with their front end."""
+    encoded, sent = seconds_of(scenario, pools)
+    own, each = policy.front(load.means[0]), encoded / pools.encoders
+    slowest = max(own, each)
+    latency = policy.latency + own + encoded + sent - slowest
+    return scenario.changed(images=0), replace(policy, request=policy.request + slowest - own, latency=latency)

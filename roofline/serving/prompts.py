@@ -6,11 +6,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from roofline.serving.tables import Array
 from roofline.serving.times import NOTHING, Times
-
-Array = NDArray[np.float64]
 
 STATES, BLOCK = 96, 4
 """Numbers of waiting tokens that are told apart, and points at once, whose transforms stay in the cache of a core."""
@@ -227,7 +225,7 @@ def _length(times: Times, taken: Array, number: Array, share: Array, still: Arra
 
     def step(most: Array, rest: Array) -> Array:
         mean = (taken + most + (others - 1) * rest) / times.ranks
-        return np.maximum(times.step(number, np.maximum(np.maximum(taken, most), 1.0), mean), NOTHING)
+        return np.asarray(np.maximum(times.step(number, np.maximum(np.maximum(taken, most), 1.0), mean), NOTHING))
 
     length = none * np.where(taken > 0, step(np.zeros_like(none), np.zeros_like(none)), still[:, np.newaxis])
     for low, high in zip(MOST_OF, (*MOST_OF[1:], 1.0), strict=True):

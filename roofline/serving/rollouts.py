@@ -13,7 +13,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.serving.load import Load, Requests, Rollouts, draw
 from roofline.serving.replica import Replica
-from roofline.serving.served import Served
+from roofline.serving.sequence import Served
 from roofline.serving.simulation import Simulation
 
 KEYS = ("steps", "over", "sync")

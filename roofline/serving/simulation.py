@@ -22,8 +22,7 @@ import numpy as np
 from roofline.core.errors import RooflineError
 from roofline.serving.load import Load, Requests, count_of, draw, share_of
 from roofline.serving.replica import Replica
-from roofline.serving.sequence import Piece, Sequence
-from roofline.serving.served import Finished, Served
+from roofline.serving.sequence import Finished, Piece, Sequence, Served
 from roofline.specs.scheduler import PREFILL_FIRST
 
 GATHERED = 0.9
@@ -47,7 +46,6 @@ class Simulation:
         self.pause, self.piece = scheduler.pause, scheduler.piece or self.budget
         self.after = 0  # the first step that may have prompts while sequences decode
         self.stream = scheduler.stream
-        self.latency, self.each, self.per_token = scheduler.latency, scheduler.request, scheduler.prompt_token
         self.front_free = -math.inf
         self.tokens, self.accepted, self.data = replica.steps.decode_tokens, replica.steps.accepted, replica.data
         self.now, self.iteration, self.step = 0.0, 0, 0
@@ -120,10 +118,13 @@ class Simulation:
 
     def enter(self, index: int, at: float) -> None:
         """A request arrives."""
-        sequence = Sequence(index, at, *self.lengths[index])
-        free = self.front_free if self.front_free > at else at
-        self.front_free = free = free + self.each + self.per_token * (sequence.prompt + sequence.base)
-        self.coming.append((free + self.latency, sequence))
+        self._come(Sequence(index, at, *self.lengths[index]))
+
+    def _come(self, sequence: Sequence) -> None:
+        """A request passes the front end, which takes one after the other."""
+        policy, free = self.replica.scheduler, max(self.front_free, sequence.arrival)
+        self.front_free = free + policy.request + policy.prompt_token * (sequence.prompt + sequence.base)
+        self.coming.append((self.front_free + policy.latency, sequence))
 
     def resume(self) -> None:
         """The next request has its prompt in the KV cache, and decodes."""
@@ -250,14 +251,13 @@ class Simulation:
             counts[sequence.rank] += 1
         context = self._mean_context()
         if self.data == 1:
-            return self._single(decoding, context, chunks[0], before[0] / chunks[0], counts[0], None)
+            return float(self._single(decoding, context, chunks[0], before[0] / chunks[0], counts[0]))
         beside = [0 if self.alone and chunk else own for own, chunk in zip(self.decoding, chunks, strict=True)]
         mean = (decoding * self.tokens + sum(chunks)) / self.data
         ranks = {rank for rank, chunk in enumerate(chunks) if chunk} | {beside.index(max(beside))}
-        return max(
-            self._single(beside[rank], context, chunks[rank], before[rank] / max(chunks[rank], 1), counts[rank], mean)
-            for rank in ranks
-        )
+        means = [total / max(chunk, 1) for total, chunk in zip(before, chunks, strict=True)]
+        found = (self._single(beside[one], context, chunks[one], means[one], counts[one], mean) for one in ranks)
+        return float(max(found))
 
     def _mixed_step(self, pieces: list[Piece]) -> None:
         """One step with chunks of prompts."""
@@ -321,7 +321,7 @@ class Simulation:
                 some = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
             number = some
         if number:
-            self._pass_time(number * seconds_of(context + (number - 1) / 2 * self.accepted))
+            self._pass_time(number * seconds_of(context + (number - 1) / 2 * self.accepted), (number - 1) / 2 * grown)
             self.step, self.steps = self.step + number, self.steps + number
             self.polled += (self.step - self.polled) // self.poll * self.poll
             self._advance(number, self.running)
@@ -329,7 +329,7 @@ class Simulation:
 
     def _decode_of(self) -> Callable[[float], float]:
         """The seconds of a step of the sequences that decode, by their mean context."""
-        return self._single.decode_of(max(self.decoding), self.replica.routed(self.running / self.data))
+        return self.replica.steps.decode_of(max(self.decoding), self.replica.routed(self.running / self.data))
 
     def _beside(self, pieces: list[Piece]) -> int:
         """The sequences that decode beside prompts that go first: those of other data-parallel ranks.
@@ -422,12 +422,13 @@ class Simulation:
     def _mean_context(self) -> float:
         return self.context / (self.running + len(self.prefilling)) if self.running else 0.0
 
-    def _pass_time(self, seconds: float) -> None:
+    def _pass_time(self, seconds: float, more: float = 0.0) -> None:
+        """Let seconds pass, in which the KV cache has so many tokens `more` than at their beginning on average."""
         self.now += seconds
         area = self.area
         area[0] += seconds * (self.running + len(self.prefilling))
         area[1] += seconds * self.waiting
-        area[2] += seconds * self.context
+        area[2] += seconds * (self.context + more)
 
     def _served(self) -> Served:
         duration = max(self.now, 1e-12)

@@ -44,7 +44,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.serving.closed_loop import orbit_of
@@ -52,10 +51,10 @@ from roofline.serving.few import FEW, few_sequences
 from roofline.serving.load import Arrivals, Load
 from roofline.serving.prompts import Prompts, prompts_at, seconds
 from roofline.serving.replica import Replica
+from roofline.serving.tables import Array
 from roofline.serving.times import NOTHING, Times, slots_of, times_of
 from roofline.serving.waits import P95, QUANTILES, SAMPLES, cube, ends, waits_of
-
-Array = NDArray[np.float64]
+from roofline.specs.scheduler import Scheduler
 
 ORBITS, QUEUED = 24, 1.25
 """Closed loops that are followed at most, and the most requests in flight of one, over the slots."""
@@ -111,7 +110,7 @@ def largest_rate(replica: Replica, load: Load) -> float:
 
 def saturation_of(replica: Replica, load: Load, times: Times) -> float:
     """The largest stable rate: of the steps, with some number of sequences, and of the front end."""
-    each = front_seconds(replica, load)
+    each = replica.scheduler.front(load.means[0])
     return min(times.stable, 1 / each if each else math.inf)
 
 
@@ -132,7 +131,7 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
     """
     if load.arrivals is not Arrivals.CLOSED:
         check_steps(replica.scheduler.pause or replica.scheduler.piece)
-    copies = replica.copies
+    copies, load = replica.copies, load.within(replica.kv_tokens)
     points = np.atleast_1d(np.asarray(values, float)) / copies
     slots = slots_of(replica, load)
     times = times_of(replica, load, slots)
@@ -143,21 +142,15 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
     return one._replace(**{name: getattr(one, name) * copies for name in EXTENSIVE})
 
 
-def _front(replica: Replica, load: Load, rate: Array, step: Array, busy: Array) -> Array:
+def _front(policy: Scheduler, each: float, rate: Array, step: Array, busy: Array) -> Array:
     """Seconds outside the scheduler, samples of them, and steps between two polls while others run.
 
-    The front end takes one request after the other (M/D/1, with an exponential wait of those that wait).
+    The front end takes `each` request after the other (M/D/1, with an exponential wait of those that wait).
     """
-    policy, each = replica.scheduler, front_seconds(replica, load)
     used = np.minimum(rate * each, 0.95)
     wait = np.log(np.maximum(used / (1 - cube()[:, 6:7]), 1.0)) * each / (1 - used) / 2
     front: Array = policy.latency + each + wait
     return front + (busy * (policy.poll - 1) / 2 + policy.stream - 1) * step
-
-
-def front_seconds(replica: Replica, load: Load) -> float:
-    """Seconds that the front end takes for a request."""
-    return replica.scheduler.request + replica.scheduler.prompt_token * load.means[0]
 
 
 def summary(samples: Array) -> Array:
@@ -317,7 +310,8 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
         number, width = np.sqrt(number * np.maximum(level.running, 1.0)), level.width
     chosen = np.searchsorted(WEIGHTS, cube()[:, 7])
     samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
-    samples = samples + _front(replica, load, rate, prompts.mean, busy) + (batch - 1) * front_seconds(replica, load)
+    policy, each = replica.scheduler, replica.scheduler.front(load.means[0])
+    samples = samples + _front(policy, each, rate, prompts.mean, busy) + (batch - 1) * each
     samples = samples + np.log(np.maximum(level.full / (1 - cube()[:, 5:6]), 1.0)) * level.slot
     # No more decode than there are slots (Little).
     late = more * prompts.mean / max(times.steps, 1.0)

@@ -41,6 +41,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.core.errors import UnsupportedError
+from roofline.core.numeric import maximum, minimum, where
 from roofline.graph.extents import Step
 from roofline.graph.network import HEAD
 from roofline.graph.op import Kind
@@ -49,7 +50,7 @@ from roofline.scenario.passes import Pass
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.serving.ranks import busiest, under_load, uneven
-from roofline.serving.tables import Array, Curve, Grid, Table, geometric
+from roofline.serving.tables import Array, Curve, Table, geometric
 from roofline.specs.engine import Engine
 from roofline.timing.evaluation import resolve
 from roofline.timing.intervals import Estimate
@@ -59,8 +60,8 @@ from roofline.timing.passes import Timing
 TOKENS, BATCHES, CHUNKS, CONTEXTS = 1.08, 1.3, 1.2, 1.6
 """Ratios of the grids."""
 
-MAX_TOKENS = 2**18
-"""The most tokens of a step."""
+MAX_TOKENS, MOST_BATCH = 2**18, 4096
+"""The most tokens of a step, and sequences of a data-parallel rank."""
 
 TYPICAL = Step(np.array([8.0]), np.array([1.0]), np.array([1000.0]))
 """The step at which the stages of a pipeline are compared."""
@@ -69,9 +70,8 @@ PROBED = 64.0
 """Tokens that tell kernels of tokens from others."""
 
 
-def _probes(tokens: float) -> Step:
-    """So many tokens three times: of as many sequences, of one, and with a longer context."""
-    return Step(np.array([tokens, 1.0, tokens]), np.array([1.0, tokens, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
+DECODES, ROWS = 48, 64
+"""Contexts, equidistant, and at least so many numbers of sequences at which decode steps are tabulated at once."""
 
 
 def _names(timing: Timing) -> list[tuple[str, ...]]:
@@ -82,26 +82,20 @@ def _names(timing: Timing) -> list[tuple[str, ...]]:
 
 def _by_tokens(timing: Timing, tokens: float = PROBED) -> NDArray[np.bool_]:
     """Kernels whose time depends on the number of tokens alone, of so many."""
-    spent = timing.spent(timing.detail(_probes(tokens)))
+    # Three times so many: of as many sequences, of one, and with a longer context.
+    step = Step(np.array([tokens, 1.0, tokens]), np.array([1.0, tokens, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
+    spent = timing.spent(timing.detail(step))
     return np.asarray(np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1), bool)
 
 
 class StepTimes:
     """The seconds of a step of a scenario's deployment, for any mix of decode and prefill.
 
-    `context` and `chunk` are the longest context and chunk in tokens that the tables cover, `batch` the most sequences
-    of a data-parallel rank, `density` the tiles of images for each token of prompts. Raises UnsupportedError for a
-    model of no text.
+    `context` and `chunk` are the longest context and chunk in tokens that the tables cover, `density` the tiles of
+    images for each token of prompts. Raises UnsupportedError for a model of no text.
     """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        context: float = 32768,
-        chunk: float = 32768,
-        batch: float = 4096,
-        density: float = 0.0,
-    ) -> None:
+    def __init__(self, scenario: Scenario, context: float = 32768, chunk: float = 32768, density: float = 0.0) -> None:
         if not scenario.model.vocabulary:
             raise UnsupportedError(f"serving is simulated for models of text, which {scenario.model.name} is not")
         if scenario.settings.decode_hardware is not None:
@@ -115,7 +109,7 @@ class StepTimes:
         settings = replace(scenario.settings, chunk=None, step_tokens=None, parallel=replace(asked, micro_batches=1))
         single = scenario.changed(batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
         self.scenario = scenario
-        self._covered, self.density = (context, chunk, batch, density), density
+        self._covered, self.density = (context, chunk, density), density
         self.encodes, self.pair = scenario.model.task == "encode", scenario.model.tower_kind == "encoder"
         self._source = float(scenario.prompt) if self.pair else 0.0
         self._answer = analyze(under_load(single))
@@ -132,12 +126,13 @@ class StepTimes:
         self.decode_tokens = 1 if speculation is None else speculation.verified + 1
         self.accepted = self._answer.tokens_per_iteration
         self.scatter = 0.0 if speculation is None else speculation.scatter
-        batches, contexts = geometric(1, batch, BATCHES), geometric(16, context, CONTEXTS)
+        batches, contexts = geometric(1, MOST_BATCH, BATCHES), geometric(16, context, CONTEXTS)
         chunks, before = geometric(1, chunk, CHUNKS), np.append(0.0, geometric(256, context, CONTEXTS))
         decode = () if self.encodes else self._runs(batches, contexts, decode=True)
         prefill = self._runs(chunks, before, decode=False)
         self._tabulate(decode, prefill, (batches, contexts), (chunks, before))
         self._encode(scenario, chunk)
+        self._rows = list[list[float]]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StepTimes, (self.scenario, *self._covered)  # tables are faster to make than to store
@@ -153,7 +148,7 @@ class StepTimes:
 
     def _encode(self, scenario: Scenario, chunk: float) -> None:
         """Tabulate the seconds in which the tower encodes the tiles of chunks."""
-        self.tiles, self.tower = np.array([0.0, 1.0]), np.zeros(2)
+        self.tower = Curve(np.array([0.0, 1.0]), np.zeros(2))
         step = scenario.changed(batch=1).tower_step
         if not self.density or step is None:
             return
@@ -161,7 +156,7 @@ class StepTimes:
         own = Step(tiles, np.full_like(tiles, step.queries), np.zeros_like(tiles))
         run = self._answer.schedule.prefill(Step(1, 1, 0), own)[0]
         seconds = resolve(self._phase(False).timed(run).deferred(run.step, "prefill", "none")).mid
-        self.tiles, self.tower = np.append(0.0, tiles), np.append(0.0, seconds)
+        self.tower = Curve(np.append(0.0, tiles), np.append(0.0, seconds))
 
     def _runs(self, rows: Array, columns: Array, decode: bool) -> tuple[Pass, ...]:
         """The passes of decode steps of `rows` sequences a rank, or of chunks of `rows` tokens."""
@@ -188,7 +183,8 @@ class StepTimes:
         self.tokens, shape = geometric(1, MAX_TOKENS, TOKENS), (sequences[0].size, sequences[1].size)
         if self.data > 1:  # of all ranks, the tokens of one sequence are less than one of each
             self.tokens = np.append(geometric(1, self.data - 1, TOKENS) / self.data, self.tokens)
-        self.local = self.experts = self.head = self.late = self.late_experts = np.zeros_like(self.tokens)
+        nothing = Curve(self.tokens, np.zeros_like(self.tokens))
+        self.local = self.experts = self.head = self.late = self.late_experts = nothing
         self.tail = max((group.layer.tail for group in self.scenario.model.groups), default=0)
         of_decode, of_prefill = np.zeros(shape), np.zeros((pieces[0].size, pieces[1].size))
         spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
@@ -249,7 +245,7 @@ class StepTimes:
             np.interp(most, tokens, spent[among & routed].sum(axis=0)) + spent[among & sent].sum(axis=0)
             for among in (shared & ~late, late)
         )
-        self.experts, self.late_experts = self.experts + of_experts - hidden, self.late_experts + of_late
+        self.experts, self.late_experts = self.experts + (of_experts - hidden), self.late_experts + of_late
         self.head = self.head + spent[head].sum(axis=0)
 
     def _seconds(self, run: Pass, decode: bool, shape: tuple[int, ...], rows: Any = slice(None)) -> Array:
@@ -260,60 +256,58 @@ class StepTimes:
 
     def kernel_seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
-    ) -> Array:
+    ) -> Any:
         """Seconds of the kernels of a step: `batch` sequences with `context` cached tokens, `chunk` of `prompts`.
 
         All are of the rank whose step takes longest; `mean` are the tokens of a rank on average (None: the same).
+        Arrays that broadcast, or plain numbers.
         """
-        chunk, prompts = np.asarray(chunk, float), np.maximum(prompts, 1e-9)
-        tokens = batch * self.decode_tokens + (np.where(chunk > 0, prompts, 0.0) if self.pair else chunk / self.ring)
-        ends = batch * self.decode_tokens + np.where(chunk > 0, self.engine.logits_of(prompts, chunk / self.ring), 0.0)
-        seconds = np.interp(tokens, self.tokens, self.local) + np.interp(ends, self.tokens, self.head)
-        others = tokens if mean is None else np.asarray(mean, float)
-        seconds = seconds + np.interp(others, self.tokens, self.experts)
+        some, prompts, decoded = chunk > 0, maximum(prompts, 1e-9), batch * self.decode_tokens
+        computed = chunk / self.ring
+        tokens = decoded + (where(some, prompts, 0.0) if self.pair else computed)
+        ends = decoded + where(some, self.engine.logits_of(prompts, computed), 0.0)
+        others = tokens if mean is None else mean
+        seconds = self.local(tokens) + self.head(ends) + self.experts(others)
         if self.tail:  # of each prompt the last tokens alone
-            kept = batch * self.decode_tokens + np.minimum(chunk, prompts * self.tail)
-            others = others * kept / np.maximum(tokens, 1e-9)
-            seconds = seconds + np.interp(kept, self.tokens, self.late)
-            seconds = seconds + np.interp(others, self.tokens, self.late_experts)
-        seconds = seconds + np.where(np.asarray(batch) > 0, self.decode(batch, context), 0.0)
-        return np.asarray(seconds + np.where(chunk > 0, prompts * self.prefill(chunk / prompts, cached), 0.0))
+            kept = decoded + minimum(chunk, prompts * self.tail)
+            seconds = seconds + self.late(kept) + self.late_experts(others * kept / maximum(tokens, 1e-9))
+        seconds = seconds + where(batch > 0, self.decode(batch, context), 0.0)
+        return seconds + where(some, prompts * self.prefill(chunk / prompts, cached), 0.0)
 
     def seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
     ) -> Array:
         """Seconds of a step, of a pipeline those of a round; arguments as of `kernel_seconds`."""
+        asked = (batch, context, chunk, cached, prompts, mean)
+        return np.asarray(self.single(*(None if value is None else np.asarray(value, float) for value in asked)))
+
+    def single(self, batch: Any, context: Any, chunk: Any, cached: Any, prompts: Any, mean: Any = None) -> Any:
+        """The same of plain numbers, without the overhead of arrays."""
         if self.flight == 1:
             return self.pass_seconds(batch, context, chunk, cached, prompts, mean)
-        each, batch = 1.0 / self.flight, np.asarray(batch, float)
-        one = np.where(batch > 0, np.maximum(batch * each, 1.0), 0.0)
-        shared = None if mean is None else np.asarray(mean, float) * each
-        found = self.pass_seconds(one, context, np.asarray(chunk, float) * each, cached, prompts * each, shared)
-        step, sequence = self.host
-        rounds = np.maximum(1.0, np.minimum(batch + prompts, self.flight) * self.slowest)
-        return np.asarray(np.maximum(rounds * found, self.flight * step + sequence * (batch + prompts)))
+        flight, (step, sequence) = self.flight, self.host
+        one, shared = where(batch > 0, maximum(batch / flight, 1.0), 0.0), None if mean is None else mean / flight
+        rounds = maximum(1.0, minimum(batch + prompts, flight) * self.slowest)
+        found = rounds * self.pass_seconds(one, context, chunk / flight, cached, prompts / flight, shared)
+        return maximum(found, flight * step + sequence * (batch + prompts))
 
     def pass_seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
-    ) -> Array:
+    ) -> Any:
         """Seconds in which one batch passes all stages; arguments as of `kernel_seconds`."""
-        engine, chunk = self.engine, np.asarray(chunk, float)
-        kernels = self.kernel_seconds(batch, context, chunk, cached, prompts, mean)
-        some = chunk > 0
-        share = np.where(some, chunk / np.maximum(batch * self.decode_tokens + chunk, 1e-9), 0.0)
-        slower = (1 - share) * engine.kernel_slowdown("decode") + share * engine.kernel_slowdown("prefill")
-        launched = self.kernels + np.where(np.asarray(batch) > 0, self.draft_kernels, 0.0)
-        kernels = kernels * slower + engine["gap"] * launched
-        issued = engine["issue"] * launched * ("decode" not in engine.graphs)
-        if engine.replayed and "decode" in engine.graphs:
-            issued = np.where(np.asarray(batch) > engine.replayed, self.dispatched, 0.0)
-        eager = some & (batch * self.decode_tokens + chunk / self.ring > engine.scheduler.captured)
-        busy = np.maximum(kernels, np.where(eager, self.dispatched, issued))
-        busy = busy + np.interp(chunk * self.density, self.tiles, self.tower)
-        step, sequence = self.host
-        drafting = np.where(np.asarray(batch) > 0, self.drafts * engine["draft_step"], 0.0)
-        work = sequence * (batch + np.where(some, prompts, 0.0))
-        return np.asarray(busy + step + drafting + (np.maximum(work - busy, 0.0) if engine.overlap else work))
+        gap, issue, (slower, in_prefill), captured, replayed, drafting = self._of_engine
+        (step, sequence), kernels = self.host, self.kernel_seconds(batch, context, chunk, cached, prompts, mean)
+        some, decodes, decoded = chunk > 0, batch > 0, batch * self.decode_tokens
+        share = where(some, chunk / maximum(decoded + chunk, 1e-9), 0.0)
+        launched = self.kernels + where(decodes, self.draft_kernels, 0.0)
+        kernels = kernels * ((1 - share) * slower + share * in_prefill) + gap * launched
+        issued = where(batch > replayed, self.dispatched, 0.0) if replayed else issue * launched
+        eager = some & (decoded + chunk / self.ring > captured)
+        busy = maximum(kernels, where(eager, self.dispatched, issued))
+        busy = busy + self.tower(chunk * self.density)
+        work = sequence * (batch + where(some, prompts, 0.0))
+        wait = maximum(work - busy, 0.0) if self.engine.overlap else work
+        return busy + wait + step + where(decodes, drafting, 0.0)
 
     def waiting(self, chunk: float) -> float:
         """Seconds that a prompt's last chunk is on its way beyond its share of a round."""
@@ -321,30 +315,34 @@ class StepTimes:
             return 0.0
         return (1 - max(1 / self.flight, self.slowest)) * float(self.pass_seconds(0.0, 0.0, chunk))
 
-    @property
+    @cached_property
     def host(self) -> tuple[float, float]:
         """Host seconds of a step, and of a sequence in it."""
         engine, policy = self.engine, self.engine.scheduler
         return policy.step or engine["step"], (policy.sequence or engine["sequence"]) * engine.handled
 
-    @property
+    @cached_property
     def dispatched(self) -> float:
         """Host seconds of the kernels of a step with prompts."""
         engine = self.engine
         issue = engine["issue"] * ("prefill" not in engine.graphs)
         return max(issue, engine.scheduler.dispatch) * engine["launches"] * self.kernels
 
+    @cached_property
+    def _of_engine(self) -> tuple[Any, ...]:
+        """Of the profile what each step reads: seconds a kernel, slowdowns, limits of graphs, and seconds of drafts."""
+        engine, graphs = self.engine, "decode" in self.engine.graphs
+        slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
+        limits = engine.scheduler.captured, engine.replayed * graphs
+        return engine["gap"], engine["issue"] * (not graphs), slower, *limits, self.drafts * engine["draft_step"]
+
     def of(self, engine: Engine) -> StepTimes:
         """The same kernels with the host times of another profile."""
         found = copy(self)
-        found.engine = engine
-        found.__dict__.pop("single", None)
+        found.engine, found._rows = engine, []
+        for name in ("host", "dispatched", "_of_engine"):
+            found.__dict__.pop(name, None)
         return found
-
-    @cached_property
-    def single(self) -> SingleStep:
-        """The same for one step at a time, of plain numbers, without the overhead of arrays."""
-        return SingleStep(self)
 
     @cached_property
     def spread(self) -> tuple[Table, Table, Table, Table]:
@@ -363,83 +361,18 @@ class StepTimes:
             found += [Table(rows, columns, (end / total.mid).reshape(rows.size, -1)) for end in (total.low, total.high)]
         return found[0], found[1], found[2], found[3]
 
-
-DECODES, ROWS = 48, 64
-"""Contexts, equidistant, and at least so many numbers of sequences at which decode steps are tabulated at once."""
-
-
-class SingleStep:
-    """The seconds of a step, as of `StepTimes.seconds`, for plain numbers: with prompts, and of decode steps."""
-
-    def __init__(self, times: StepTimes) -> None:
-        engine = times.engine
-        self._seconds, self._rows = times.seconds, list[list[float]]()
-        self._stride = float(times.decode.columns[-1]) / (DECODES - 1)
-        self._local, self._head, self._experts = (
-            Curve(times.tokens, values) for values in (times.local, times.head, times.experts)
-        )
-        self._decode, self._prefill = Grid(times.decode), Grid(times.prefill)
-        self._tail, late = times.tail, (times.late, times.late_experts)
-        self._late, self._late_experts = (Curve(times.tokens, values) for values in late)
-        self._tower, self._density, self._pair = Curve(times.tiles, times.tower), times.density, times.pair
-        self._per_sequence, self._ring = times.decode_tokens, times.ring
-        self._slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
-        self._gap = engine["gap"] * times.kernels, engine["gap"] * (times.kernels + times.draft_kernels)
-        self._issued, self._logits = times.dispatched, engine.logits_of
-        self._captured = engine.scheduler.captured
-        (self._step, self._sequence), self._overlap = times.host, engine.overlap
-        self._drafting = times.drafts * engine["draft_step"]
-        self._flight, self._slowest = times.flight, times.slowest
-
-    def __call__(
-        self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
-    ) -> float:
-        """Seconds of a step, of a pipeline those of a round; arguments as of `StepTimes.kernel_seconds`."""
-        if self._flight == 1:
-            return self._pass(batch, context, chunk, cached, prompts, mean)
-        flight, shared = self._flight, None if mean is None else mean / self._flight
-        one = max(batch / flight, 1.0) if batch > 0 else 0.0
-        rounds = max(1.0, min(batch + prompts, flight) * self._slowest)
-        found = rounds * self._pass(one, context, chunk / flight, cached, prompts / flight, shared)
-        return max(found, flight * self._step + self._sequence * (batch + prompts))
-
-    def _pass(
-        self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
-    ) -> float:
-        decoded = batch * self._per_sequence
-        tokens = decoded + (prompts if self._pair else chunk / self._ring)
-        kernels = self._local(tokens) + self._head(decoded + self._logits(prompts, chunk / self._ring))
-        others = tokens if mean is None else mean
-        kernels += self._experts(others)
-        if self._tail:
-            kept = decoded + min(chunk, prompts * self._tail)
-            kernels += self._late(kept) + self._late_experts(others * kept / max(tokens, 1e-9))
-        if batch > 0:
-            kernels += self._decode(batch, context)
-        if prompts > 0:
-            kernels += prompts * self._prefill(chunk / prompts, cached)
-        share, (decode, prefill) = chunk / max(decoded + chunk, 1e-9), self._slower
-        busy = kernels * ((1 - share) * decode + share * prefill) + self._gap[batch > 0]
-        if tokens > self._captured:
-            busy = max(busy, self._issued)
-        if self._density:
-            busy += self._tower(chunk * self._density)
-        host = self._sequence * (batch + prompts)
-        wait = max(host - busy, 0.0) if self._overlap else host
-        return busy + wait + self._step + (self._drafting if batch > 0 else 0.0)
-
     def decode_of(self, batch: int, mean: float | None = None) -> Callable[[float], float]:
-        """The seconds of a step of `batch` sequences of a rank by their mean context; `mean` as of `__call__`."""
-        rows, stride = self._rows, self._stride
+        """The seconds of a step of `batch` sequences of a rank by their mean context; `mean` as of `seconds`."""
+        rows, stride = self._rows, float(self.decode.columns[-1]) / (DECODES - 1)
         if batch >= len(rows):
             number = np.arange(float(len(rows)), float(max(batch + 1, 2 * len(rows), ROWS)))
             # A new list: threads that share the table add rows at the same time.
-            rows = [*rows, *self._seconds(number[:, np.newaxis], np.arange(DECODES) * stride).tolist()]
+            rows = [*rows, *self.seconds(number[:, np.newaxis], np.arange(DECODES) * stride).tolist()]
             self._rows = rows
         row, fewer = rows[batch], 0.0
-        if mean is not None and self._flight == 1:
-            routed = self._experts(batch * self._per_sequence) - self._experts(mean)
-            fewer = routed * self._slower[0]
+        if mean is not None and self.flight == 1:
+            routed = self.experts(batch * self.decode_tokens) - self.experts(mean)
+            fewer = routed * self.engine.kernel_slowdown("decode")
 
         def seconds(context: float) -> float:
             place = context / stride

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,30 @@ def geometric(low: float, high: float, ratio: float) -> Array:
     return np.unique(np.append(numbers, powers))
 
 
-class Table(NamedTuple):
+PLAIN = (float, int)
+"""Types of plain numbers, which are interpolated without the overhead of arrays."""
+
+
+class Table:
     """Seconds on a grid of two axes, linear between its points and beyond them."""
 
-    rows: Array
-    columns: Array
-    seconds: Array
+    def __init__(self, rows: Array, columns: Array, seconds: Array) -> None:
+        self.rows, self.columns, self.seconds = rows, columns, seconds
+        self._plain = rows.tolist(), columns.tolist(), seconds.tolist()
 
-    def __call__(self, row: Any, column: Any) -> Array:
+    def __call__(self, row: Any, column: Any) -> Any:
         """Seconds at rows and columns that broadcast, at least 0."""
-        return np.maximum(self.signed(row, column), 0.0)
+        if type(row) not in PLAIN or type(column) not in PLAIN:
+            return np.maximum(self.signed(row, column), 0.0)
+        rows, columns, seconds = self._plain
+        i = bisect_left(rows, row, 1, len(rows) - 1) - 1
+        j = bisect_left(columns, column, 1, len(columns) - 1) - 1
+        u = (row - rows[i]) / (rows[i + 1] - rows[i])
+        v = (column - columns[j]) / (columns[j + 1] - columns[j])
+        low, high = seconds[i], seconds[i + 1]
+        first = low[j] + v * (low[j + 1] - low[j])
+        second = high[j] + v * (high[j + 1] - high[j])
+        return max(first + u * (second - first), 0.0)
 
     def nearest(self, row: Any, column: Any) -> Array:
         """Values at rows and columns; beyond the grid, those of its edge."""
@@ -49,15 +63,20 @@ class Table(NamedTuple):
 
 
 class Curve:
-    """Linear interpolation of one plain number."""
+    """Linear interpolation; outside the value of the nearest end."""
 
     def __init__(self, places: Array, values: Array) -> None:
-        self._places: list[float] = places.tolist()
-        self._values: list[float] = values.tolist()
+        self.places, self.values = places, values
+        self._plain = places.tolist(), values.tolist()
 
-    def __call__(self, place: float) -> float:
-        """The value at a place; that of the nearest end outside."""
-        places, values = self._places, self._values
+    def __add__(self, values: Array) -> Curve:
+        return Curve(self.places, self.values + values)
+
+    def __call__(self, place: Any) -> Any:
+        """The value at a place."""
+        if type(place) not in PLAIN:
+            return np.interp(place, self.places, self.values)
+        places, values = self._plain
         if place <= places[0]:
             return values[0]
         right = bisect_left(places, place)
@@ -65,24 +84,3 @@ class Curve:
             return values[-1]
         share = (place - places[right - 1]) / (places[right] - places[right - 1])
         return values[right - 1] + share * (values[right] - values[right - 1])
-
-
-class Grid:
-    """Linear interpolation on a `Table` of two plain numbers."""
-
-    def __init__(self, table: Table) -> None:
-        self._rows: list[float] = table.rows.tolist()
-        self._columns: list[float] = table.columns.tolist()
-        self._seconds: list[list[float]] = table.seconds.tolist()
-
-    def __call__(self, row: float, column: float) -> float:
-        """Seconds at a row and a column."""
-        rows, columns = self._rows, self._columns
-        i = bisect_left(rows, row, 1, len(rows) - 1) - 1
-        j = bisect_left(columns, column, 1, len(columns) - 1) - 1
-        u = (row - rows[i]) / (rows[i + 1] - rows[i])
-        v = (column - columns[j]) / (columns[j + 1] - columns[j])
-        low, high = self._seconds[i], self._seconds[i + 1]
-        first = low[j] + v * (low[j + 1] - low[j])
-        second = high[j] + v * (high[j + 1] - high[j])
-        return max(first + u * (second - first), 0.0)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from roofline.scenario.speculation import iterations
 from roofline.serving.load import Load
 from roofline.serving.replica import UNLIMITED, Replica
 from roofline.serving.steps import MAX_TOKENS
-from roofline.serving.tables import Table, geometric
+from roofline.serving.tables import Array, Table, geometric
 from roofline.specs.scheduler import PREFILL_FIRST
-
-Array = NDArray[np.float64]
 
 MOST = 4096
 """The most sequences whose distribution is computed."""
@@ -70,7 +67,7 @@ class Times(Struct, frozen=True, dict=True):
     alone: bool
     ranks: int
     lag: int
-    step: Callable[[Any, Any, Any], Array]
+    step: Callable[..., Any]
     slots: float
     received: bool = False
     apart: bool = False
@@ -187,22 +184,12 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
     decode = steps.seconds(np.maximum(busiest, 1.0), context, mean=replica.routed(number / ranks))
     tokens = max(output - 1, 0.0)
     generated = float(iterations(tokens, steps.accepted))
+    lag = replica.scheduler.lag
+    made = partial(Times, decode=decode, steps=generated, tokens=tokens, ranks=ranks, lag=lag, slots=slots)
     if replica.received:
         nothing = Table(np.array([1.0, 2.0]), np.array([0.0, 1.0]), np.full((2, 2), NOTHING))
-        return Times(
-            decode,
-            nothing,
-            np.full(count, float(MOST)),
-            np.ones(1),
-            generated,
-            tokens,
-            False,
-            ranks,
-            replica.scheduler.lag,
-            lambda n, *_: np.interp(n, number, decode),
-            slots,
-            received=True,
-        )
+        room, step = np.full(count, float(MOST)), lambda n, *_: np.interp(n, number, decode)
+        return made(added=nothing, room=room, lengths=np.ones(1), alone=False, step=step, received=True)
     room = ranks * _room(replica, lengths, number / ranks, first or alone)
     columns = np.unique(np.append(geometric(16, max(room[0], 64.0), TOKENS), min(lengths.mean(), room[0])))
     rows = geometric(1, max(count, 2), SIZES)
@@ -215,7 +202,7 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
         most = np.minimum(most, np.maximum(np.interp(rows, number, room)[:, np.newaxis] / ranks, 1.0))
     longest = np.minimum((lengths**2).mean() / lengths.mean(), replica.budget)
 
-    def step(beside: Any, most: Any, mean: Any) -> Array:
+    def timed(beside: Any, most: Any, mean: Any) -> Array:
         """Seconds of a step of some sequences with some tokens of prompts on one rank, and on average."""
         beside = np.asarray(beside) / ranks * (0.0 if alone else 1.0)
         tokens = None if ranks == 1 else beside * steps.decode_tokens + mean
@@ -225,26 +212,12 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
     still = 0.0 if alone else np.interp(rows, number, decode)[:, np.newaxis]
     if first and not alone:  # only ranks with prompts wait with their sequences, a step for each
         still = still * (1 - np.clip(columns / min(lengths.mean(), replica.budget), 1, ranks) / ranks)
-    added = np.maximum(step(rows[:, np.newaxis], most, columns / ranks) - still, NOTHING)
+    added = np.maximum(timed(rows[:, np.newaxis], most, columns / ranks) - still, NOTHING)
     added = np.maximum.accumulate(added, axis=1)
     cut = float(replica.budget) if replica.scheduler.whole else math.inf
     # No tokens add nothing, but the first of them what a step with prompts takes in addition.
     table = Table(rows, np.append(0.0, columns), np.concatenate([added[:, :1], added], axis=1))
-    return Times(
-        decode,
-        table,
-        room,
-        lengths,
-        generated,
-        tokens,
-        alone,
-        ranks,
-        replica.scheduler.lag,
-        step,
-        slots,
-        cut=cut,
-        apart=first and not alone,
-    )
+    return made(added=table, room=room, lengths=lengths, alone=alone, step=timed, cut=cut, apart=first and not alone)
 
 
 def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array:

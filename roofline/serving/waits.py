@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from roofline.serving.load import Load
 from roofline.serving.prompts import BLOCK, FULL, Prompts, seconds
+from roofline.serving.tables import Array
 from roofline.serving.times import NOTHING, Times
-
-Array = NDArray[np.float64]
 
 QUANTILES, P95 = (0.5, 0.95, 0.99), NormalDist().inv_cdf(0.95)
 

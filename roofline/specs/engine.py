@@ -22,23 +22,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
-from msgspec import Meta, field
+from msgspec import Meta
 from msgspec.structs import replace
 
 from roofline.core.checked import Checked
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled, bundled_path, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine_versions import aliases_of, split_name
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import KINDS, Hardware
-from roofline.specs.library import ENGINES, File, modified, own_files, written
+from roofline.specs.library import ENGINES, File, is_own_path, own_files, written
 from roofline.specs.reserve import NO_RESERVE, Reserve
 from roofline.specs.scheduler import PLAIN_SCHEDULER, Scheduler
 from roofline.specs.sublayers import MIXERS
@@ -53,7 +52,7 @@ PHASES = ("prefill", "decode")
 GATED_DELTA_RULE_KERNELS = CHUNKED, _ = ("chunked", "fused")
 """Prefill kernels of the gated delta rule: several kernels over chunks of the prompt, or one fused kernel."""
 
-_TABLES: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("engine_parameters.yaml"))
+_TABLES: Mapping[str, Mapping[str, Any]] = bundled("specs/engine_parameters.yaml")
 
 FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {name: tuple(map(tuple, kernels)) for name, kernels in _TABLES["fusions"].items()}
@@ -85,6 +84,9 @@ ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
 """Engines' own all-reduce kernels (`roofline.timing.kernels.collective`)."""
 
 
+Times: TypeAlias = Annotated[float, Meta(ge=1, le=1e3)]
+
+
 class Engine(Checked, frozen=True, dict=True):
     """An engine profile.
 
@@ -94,7 +96,8 @@ class Engine(Checked, frozen=True, dict=True):
     `fusions`: names of FUSIONS. `graphs`: phases that replay CUDA graphs. `overlap`: the host schedules the next pass
     while the device computes this one; not with `serial_drafts` where drafts are verified. `handled`: tokens of a
     sequence that it handles after a pass, of drafts those accepted. `shared_stream`: passes of up to this many tokens,
-    if replayed, run shared experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first
+    if replayed, run shared experts on a second stream, on hardware of the families `shared_on` (none named: on all), as
+    kernels that fill a device leave no room for others. `all_reduce`: the engine's own all-reduce kernel by the first
     word of a link's kind; the faster of it and NCCL is used, over PCIe the one that the engine takes
     (`roofline.timing.collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
     residual and normalises, by the name of hardware or its family ("": none). `gated_delta_rule`: its prefill kernel
@@ -114,8 +117,9 @@ class Engine(Checked, frozen=True, dict=True):
     as released). `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
     `vector_experts`: its experts multiply matrices by the vectors of few tokens.
     `caches`: by token mixer the format of the only cache that its kernels read.
-    `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own
-    (`roofline.timing.variants`). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that
+    `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own, or by
+    op what those cost that take the place of tuned ones (`roofline.timing.variants`). `weight_only`: the kernel
+    (`roofline.specs.weight_only`) of each weight format that
     linear layers convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry
     at all the upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was
     fitted with, where that is another one. `also`: by family of hardware and kind of kernel the engine that a further
@@ -131,36 +135,35 @@ class Engine(Checked, frozen=True, dict=True):
     title: str = ""
     fusions: tuple[str, ...] = ()
     graphs: tuple[str, ...] = PHASES
-    parameters: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    spread: tuple[Annotated[float, Meta(ge=1e-3, le=1)], Annotated[float, Meta(ge=1, le=1e3)]] = (1.0, 1.0)
+    parameters: Mapping[str, float] = {}
+    spread: tuple[Annotated[float, Meta(ge=1e-3, le=1)], Times] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
     int8_activations: tuple[str, ...] = ()
-    unpacking: Mapping[str, Annotated[float, Meta(gt=0, le=1000)]] = field(default_factory=lambda: MappingProxyType({}))
+    unpacking: Mapping[str, Annotated[float, Meta(gt=0, le=1000)]] = {}
     checkpoints: Mapping[str, str] | None = None
     fp8_inputs: tuple[str, ...] = ()
     vector_experts: bool = False
-    caches: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    told: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    caches: Mapping[str, str] = {}
+    told: Mapping[str, str] = {}
     overlap: bool = False
     serial_drafts: bool = False
-    handled: Annotated[float, Meta(ge=1, le=1e3)] = 1.0
+    handled: Times = 1.0
     shared_stream: Annotated[int, Meta(ge=0, le=10**9)] = 0
-    all_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    fused_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    shared_on: tuple[str, ...] = ()
+    all_reduce: Mapping[str, str] = {}
+    fused_reduce: Mapping[str, str] = {}
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
     own_kernels_of: str = ""
     at_roofs: bool = False
-    unfused: Mapping[str, tuple[Annotated[float, Meta(ge=1, le=1e3)], Annotated[float, Meta(ge=1, le=1e3)]]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    unfused: Mapping[str, tuple[Times, Times]] = {}
     prompt_logits: bool = False
     split_layers: bool = False
-    weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    weight_only: Mapping[str, str] = {}
     kernels_of: str = ""
-    also: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    vendors: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
-    mixers: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
+    also: Mapping[str, Mapping[str, str]] = {}
+    vendors: Mapping[str, Mapping[str, float]] = {}
+    mixers: Mapping[str, Mapping[str, float]] = {}
     replayed: Annotated[int, Meta(ge=0, le=10**9)] = 0
     version: str = ""
     starts: tuple[str, ...] = ()
@@ -206,7 +209,7 @@ class Engine(Checked, frozen=True, dict=True):
     @cached_property
     def _hash(self) -> int:
         names = (self.name, self.version, self.graphs, self.fusions, self.gated_delta_rule, *self.own_kernels)
-        flags = (self.overlap, self.shared_stream, self.prompt_logits, self.replayed)
+        flags = (self.overlap, self.shared_stream, self.shared_on, self.prompt_logits, self.replayed)
         return hash((*names, *flags, *self.all_reduce.items(), *self.parameters.items()))
 
     @property
@@ -259,8 +262,7 @@ class Engine(Checked, frozen=True, dict=True):
         own = {name: self[name] for name in used}
         here = (hardware.family, hardware.kind, hardware.vendor)
         others = {name: {**own, **given} for name, given in self.vendors.items() if name not in here}
-        parameters = MappingProxyType({**self.parameters, **used})
-        return replace(self, parameters=parameters, vendors=MappingProxyType(others))
+        return replace(self, parameters={**self.parameters, **used}, vendors=others)
 
     def reducing(self, hardware: Hardware, model: Model | None) -> Engine:
         """The profile whose all-reduces of such a model are one kernel with the norms after them, where they are."""
@@ -268,7 +270,7 @@ class Engine(Checked, frozen=True, dict=True):
         if not kernel or model is None or not model.experts:
             return self
         fusions = tuple("reduced_norm" if name == "residual_norm" else name for name in self.fusions)
-        return replace(self, fusions=fusions, all_reduce=MappingProxyType({**self.all_reduce, "NVLink": kernel}))
+        return replace(self, fusions=fusions, all_reduce={**self.all_reduce, "NVLink": kernel})
 
     def of(self, model: Model | None) -> Engine:
         """The profile with the parameters, operators and least step of the model's architecture, where it has some."""
@@ -285,8 +287,8 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(
             self,
             memory=memory,
-            parameters=MappingProxyType({**self.parameters, **own}),
-            mixers=MappingProxyType({}),
+            parameters={**self.parameters, **own},
+            mixers={},
             unfused={**self.unfused, **unfused},
         )
 
@@ -310,7 +312,7 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(
             self,
             graphs=(),
-            parameters=MappingProxyType({**self.parameters, "issue": self.launched, "hosts": HOSTS}),
+            parameters={**self.parameters, "issue": self.launched, "hosts": HOSTS},
             scheduler=replace(self.scheduler, captured=0),
             memory=self.memory.without_graphs(),
         )
@@ -401,8 +403,7 @@ def list_engines() -> list[str]:
 @lru_cache(maxsize=1)
 def bundled_profiles() -> Mapping[str, Path]:
     """The bundled profile files by name."""
-    found = (Path(str(entry)) for entry in (files("roofline.specs") / "engines").iterdir())
-    return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
+    return MappingProxyType({path.stem: path for path in bundled_path("specs/engines").glob("*.yaml")})
 
 
 @lru_cache(maxsize=4)
@@ -429,8 +430,8 @@ def load_engine(name: str | os.PathLike[str] | Engine) -> Engine:
         return name
     family, version = split_name(written(name, "engine"))
     own = own_files(ENGINES)
-    if family.endswith((".yaml", ".yml")) or "/" in family:
-        file = File(path := Path(family), modified(path))
+    if is_own_path(family):
+        file = File.at(Path(family))
     elif family in own:
         file = own[family]
     elif family in bundled_profiles():

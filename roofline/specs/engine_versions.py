@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.documents import scalar_text
-from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.errors import RooflineError, SpecError, located, quote
 from roofline.specs.library import as_mapping
 from roofline.specs.version import Version
 
@@ -47,7 +47,7 @@ def versions_of(content: Mapping[str, Any], where: str) -> Mapping[Version, Mapp
     if len(given) > MAX_VERSIONS:
         raise SpecError(where, f"'versions' has {len(given)} versions; at most {MAX_VERSIONS} are read")
     for text, changes in given.items():
-        version = _version(text, "versions", where)
+        version = version_in(text, "versions", where)
         if version in found:
             raise SpecError(where, f"'versions' has {quote(text)} twice")
         found[version] = as_mapping(changes, where, f"versions.{text}")
@@ -70,11 +70,10 @@ def merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def aliases_of(content: Mapping[str, Any], where: str) -> dict[str, str]:
     """The names for versions that a file gives: `{"vllm-sync": "0.11"}`."""
     given = as_mapping(content.get("aliases", {}), where, "aliases")
-    return {name: _version(scalar_text(text), "aliases", where).text for name, text in given.items()}
+    return {name: version_in(text, "aliases", where).text for name, text in given.items()}
 
 
-def _version(text: str | None, key: str, where: str) -> Version:
-    try:
-        return Version(text or "")
-    except RooflineError as error:
-        raise SpecError(where, f"{quote(key)}: {error}") from None
+def version_in(text: object, key: str, where: str) -> Version:
+    """The version in a text or number of a file; raises SpecError."""
+    with located(where, key):
+        return Version(scalar_text(text) or "")

@@ -11,16 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled_path, read_mapping
 from roofline.core.errors import UnknownNameError
-from roofline.specs.library import find_file, modified, written
+from roofline.specs.library import File, named_file, written
 from roofline.specs.records import record
 
 RANKS = (2, 4, 8)
@@ -48,7 +46,7 @@ class Host(Struct, frozen=True):
 
     name: Annotated[str, Meta(min_length=1)]
     title: str = ""
-    all_reduce: Mapping[int, float] = field(default_factory=dict)
+    all_reduce: Mapping[int, Fraction] = {}
     spread: tuple[Annotated[float, Meta(ge=0.01, le=1)], Annotated[float, Meta(ge=1, le=100)]] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
 
@@ -58,24 +56,20 @@ class Host(Struct, frozen=True):
 
 def list_hosts() -> list[str]:
     """The names of the bundled hosts."""
-    return sorted(Path(str(entry)).stem for entry in (files("roofline") / "hwspecs" / "hosts").iterdir())
+    return sorted(path.stem for path in bundled_path("hwspecs/hosts").glob("*.yaml"))
 
 
 def load_host(name: str | os.PathLike[str]) -> Host:
     """The host `name`, or that of the YAML file at that path; raises UnknownNameError or SpecError."""
-    name = written(name, "host")
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        path: Path | None = Path(name)
-    else:
-        path = find_file(f"hosts/{name}.yaml", "hwspecs") if name.replace("-", "").isalnum() else None
-    if path is None:
+    file = named_file(name := written(name, "host"), "hosts")
+    if file is None:
         raise UnknownNameError("host", name, list_hosts())
-    return _load(path, modified(path))
+    return _load(file)
 
 
 @lru_cache(maxsize=64)
-def _load(path: Path, _modified: int) -> Host:
-    return parse_host(read_mapping(path), str(path))
+def _load(file: File) -> Host:
+    return parse_host(read_mapping(file.path), str(file.path))
 
 
 def parse_host(content: Mapping[str, Any], where: str) -> Host:

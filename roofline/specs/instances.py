@@ -7,9 +7,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
-from roofline.specs.library import bundled_folder
-from roofline.specs.records import record
+from roofline.specs.records import bundled_record
 
 
 class _Cloud(Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,9 +32,8 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _devices() -> dict[str, tuple[str, int]]:
-    path = bundled_folder("hwspecs") / "instances" / "instances.yaml"
     found: dict[str, tuple[str, int]] = {}
-    for cloud in record(_Table, read_mapping(path), str(path)).clouds.values():
+    for cloud in bundled_record(_Table, "hwspecs/instances/instances.yaml").clouds.values():
         for device, counts in cloud.devices.items():
             for count, names in counts.items():
                 for name in names:

@@ -7,11 +7,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roofline.core.documents import MAX_BYTES, read_mapping
+from roofline.core.documents import MAX_BYTES, bundled_path, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
 from roofline.core.inputs import check_allowed, read_text, reason
 from roofline.core.registry import registered
@@ -23,7 +22,7 @@ SEARCH_PATH = "ROOFLINE_SPECS"
 def spec_files(package: str) -> dict[str, Path]:
     """Every spec by name: the bundled ones of `package` (hwspecs or modelspecs), overridden by `ROOFLINE_SPECS`."""
     folder = bundled_folder(package)
-    found = _listed(File(folder, modified(folder)))
+    found = _listed(File.at(folder))
     extra = {path.stem: path for path in reversed(list(_extra_files(package)))}
     return dict(sorted((found | extra).items())) if extra else dict(found)
 
@@ -35,7 +34,7 @@ def _listed(folder: File) -> dict[str, Path]:
 
 def folders() -> tuple[Path, ...]:
     """The folder of the program with its packages, and the files and folders in `ROOFLINE_SPECS`."""
-    program = Path(str(files("roofline")))
+    program = bundled_path("")
     return (program, *filter(Path.is_dir, program.iterdir()), *_extra_roots())
 
 
@@ -92,11 +91,29 @@ class File(NamedTuple):
     path: Path
     modified: int
 
+    @classmethod
+    def at(cls, path: Path) -> File:
+        """The file at a path, as it is now."""
+        return cls(path, modified(path))
+
+
+def is_own_path(name: str) -> bool:
+    """Whether a name of a host, a network or an engine is the path of a file."""
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def named_file(name: str, folder: str) -> File | None:
+    """The file at a path, or of a name in a folder of hwspecs; None for a name without one."""
+    if is_own_path(name):
+        return File.at(Path(name))
+    path = find_file(f"{folder}/{name}.yaml", "hwspecs") if name.replace("-", "").isalnum() else None
+    return None if path is None else File.at(path)
+
 
 def files_below(folder: Path) -> dict[str, File]:
     """The YAML files of a folder and its subfolders, by path in it without `.yaml`."""
     paths = sorted(folder.glob("**/*.yaml"))
-    return {path.relative_to(folder).as_posix().removesuffix(".yaml"): File(path, modified(path)) for path in paths}
+    return {path.relative_to(folder).as_posix().removesuffix(".yaml"): File.at(path) for path in paths}
 
 
 def overriding_files(folder: str, package: str) -> dict[str, File]:
@@ -115,7 +132,7 @@ ENGINES, TECHNIQUES = "engines", "techniques"
 def own_files(folder: str) -> dict[str, File]:
     """The YAML files in the folder of this name in each folder of `ROOFLINE_SPECS`, by name; the first one counts."""
     paths = [path for root in _extra_roots() for path in sorted((root / folder).glob("*.yaml"))]
-    return {path.stem: File(path, modified(path)) for path in reversed(paths)}
+    return {path.stem: File.at(path) for path in reversed(paths)}
 
 
 def extensions() -> str:
@@ -130,7 +147,7 @@ def extensions() -> str:
 @lru_cache(maxsize=8)
 def bundled_folder(package: str) -> Path:
     """The folder of a bundled package (hwspecs or modelspecs)."""
-    return Path(str(files("roofline") / package))
+    return bundled_path(package)
 
 
 def modified(path: Path) -> int:
@@ -208,7 +225,7 @@ def check_name(value: str, where: str, key: str) -> str:
 def as_mapping(content: object, where: str, key: str) -> Mapping[str, Any]:
     """`content`, the value of `key` in the file; raises SpecError if it is not a mapping."""
     if not isinstance(content, Mapping):
-        raise SpecError(where, f"{quote(key)} must be a mapping of keys to values")
+        raise SpecError(where, f"{quote(key)} must be a mapping")
     return content
 
 

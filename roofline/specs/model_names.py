@@ -14,12 +14,11 @@ from contextlib import suppress
 from difflib import SequenceMatcher
 from functools import lru_cache
 from itertools import pairwise, product
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.specs.library import spec_files, spec_path
 from roofline.specs.model_index import TUNED, UNSAID, Entry, Words, index, words
@@ -55,9 +54,8 @@ _MAKER = re.compile(r"[\w. ]+:\s+(?=\w)")
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
 
-@lru_cache(maxsize=1)
-def _tags() -> Mapping[str, str]:
-    return read_mapping(Path(__file__).with_name("ollama.yaml"))
+TAGS = "specs/ollama.yaml"
+"""The table of Ollama's tags, and the repositories of their makers."""
 
 
 def read_model(text: str) -> Named:
@@ -81,7 +79,8 @@ def library_format(text: str) -> str | None:
 def made_name(text: str) -> str:
     """The name of a model without what services add to it; of a tag of Ollama's library, that of its maker."""
     name = _SERVED.sub("", text.strip())
-    return _tags().get(name.lower(), name)
+    found: str = bundled(TAGS).get(name.lower(), name)
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -95,7 +94,7 @@ def _read(text: str, files: Files, with_maker: bool = True) -> Named:
     plain = _PLUS.sub("-plus", bare)  # Command R+
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
-    if (model := _tags().get(plain.lower())) is not None:
+    if (model := bundled(TAGS).get(plain.lower())) is not None:
         meant = _read(model, files)
         tag = next(entry.tag for entry in entries if entry.name == meant.name)
         return Named(meant.name, meant.path, {**meant.changes, **({} if tag is None else {"quantization": tag})})
@@ -126,8 +125,7 @@ def _read(text: str, files: Files, with_maker: bool = True) -> Named:
         if (only := _only(spellings, tail, entries)) is not None:
             return _quantized(bare, only, tail, entries)
     for start in [match.start() for match in found[1:3] if with_maker]:
-        maker = re.sub(r"\W", "", plain[:start].lower())
-        own = {entry.name for entry in entries if re.sub(r"\W", "", entry.owner).startswith(maker)}
+        own = {entry.name for entry in entries if begins(plain[:start], entry.owner)}
         with suppress(RooflineError):  # Google Gemma 3, Z.AI GLM, Moonshot Kimi: the beginning of the owner's name
             if (made := _read(plain[start:], files, False)).name in own:
                 return made
@@ -220,6 +218,11 @@ def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
         if scheme is not None and own in letters(name):
             found.setdefault(scheme, name)
     return found
+
+
+def begins(written: str, owner: str) -> bool:
+    """Whether a maker is written by the beginning of its name on the hub: Z.AI is zai-org."""
+    return letters(owner).startswith(letters(written))
 
 
 def letters(name: str) -> str:

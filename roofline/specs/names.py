@@ -12,18 +12,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct, field
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import alternatives, quote
 
 Files = tuple[tuple[str, Path], ...]
 """Every spec by name, as of `roofline.specs.library.spec_files`."""
+
+
+_TOP = re.compile(r"^(\w+):(?: +(.*?))?(?: +#.*)?$", re.MULTILINE)
+
+
+def top_level(text: str) -> dict[str, str]:
+    """The top-level keys of a spec with what stands beside them, as text: parsing every spec takes half a second."""
+    return dict(_TOP.findall(text))
 
 
 PLAIN = re.compile(r"[\w .:/+(),;*×-]{1,300}")
@@ -75,13 +82,9 @@ def _instead(named: Named) -> str:
     return f", as most are (not {alternatives(named.others)})" if named.others else ""
 
 
-@lru_cache(maxsize=1)
-def _undescribed() -> Mapping[str, Mapping[str, str]]:
-    return read_mapping(Path(__file__).with_name("undescribed.yaml"))
-
-
 def undescribed(text: str, kind: str) -> str | None:
     """What is known of a model that no spec describes, in a section of `undescribed.yaml`; None of any other."""
     plain = text.strip().lower().rpartition("/")[2]
-    found = (facts for names, facts in _undescribed()[kind].items() if plain.startswith(tuple(names.split(", "))))
+    known: Mapping[str, str] = bundled("specs/undescribed.yaml")[kind]
+    found = (facts for names, facts in known.items() if plain.startswith(tuple(names.split(", "))))
     return next(found, None)

@@ -16,7 +16,6 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, field
@@ -24,9 +23,10 @@ from msgspec.structs import replace
 
 from roofline.core.checked import Checked, NotNegative, Positive, Share
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
-from roofline.core.units import Dimension, parse_quantity
-from roofline.specs.library import File, as_mapping, bundled_folder, find_file, modified, written
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import Dimension
+from roofline.specs.cited import PLAIN, Reader
+from roofline.specs.library import File, bundled_folder, is_own_path, named_file, written
 from roofline.specs.records import record
 
 UNKNOWN = "unknown"
@@ -93,9 +93,8 @@ def load_fabric(text: str | os.PathLike[str]) -> Fabric:
         return Fabric(None, own)
     if joined:
         text = rest
-    if text.endswith((".yaml", ".yml")) or "/" in text:
-        path = Path(text)
-        return Fabric(_load(File(path, modified(path))), own)
+    if is_own_path(text):
+        return Fabric(_named(text), own)
     lower, _, spine = text.lower().partition(",spine=")
     if lower.startswith("spine="):
         raise RooflineError("a spine is that of a network: name it, as in nvl8,400G-ib,spine=2", options=["network"])
@@ -128,11 +127,11 @@ def network_of_kind(kind: str) -> Network:
 
 def _named(name: str) -> Network:
     name = ALIASES.get(name, name)
-    path = find_file(f"networks/{name}.yaml", "hwspecs") if name.isalpha() else None
-    if path is None:
+    file = named_file(name, "networks")
+    if file is None:
         shown = [*list_networks(), "400G", "8x400G-ib", "nvl72"]
         raise UnknownNameError("network", name, shown)
-    return _load(File(path, modified(path)))
+    return _load(file)
 
 
 @lru_cache(maxsize=64)
@@ -140,22 +139,14 @@ def _load(file: File) -> Network:
     return parse_network(read_mapping(file.path), str(file.path))
 
 
+_SHAPE: Mapping[str, Any] = {
+    **dict.fromkeys(Network.__struct_fields__, PLAIN),
+    "bandwidth": Dimension.BANDWIDTH,
+    "hop": Dimension.TIME,
+    "spine_hop": Dimension.TIME,
+}
+
+
 def parse_network(content: Mapping[str, Any], where: str) -> Network:
     """The network that a file's mapping describes; `where` names the file in errors. Raises SpecError."""
-    sources = content.get("sources", {})
-    as_mapping(sources, where, "sources")
-    read = dict(content)
-    quantities = {"bandwidth": Dimension.BANDWIDTH, "hop": Dimension.TIME, "spine_hop": Dimension.TIME}
-    for key, dimension in quantities.items():
-        if key == "spine_hop" and key not in content:
-            continue
-        if key not in content:
-            raise SpecError(where, f"the key {quote(key)} is missing")
-        try:
-            quantity = parse_quantity(content[key], dimension)
-        except RooflineError as error:
-            raise SpecError(where, f"{quote(key)}: {error}") from None
-        if quantity.source is not None and quantity.source not in sources:
-            raise SpecError(where, f"{quote(key)} cites the unknown source {quote(quantity.source)}")
-        read[key] = quantity.value
-    return record(Network, read, where)
+    return record(Network, Reader(where, content.get("sources")).read(content, _SHAPE), where)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from roofline.core.checked import expect
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.core.errors import RooflineError, UnknownNameError, located, quote, suggest
 from roofline.specs.formats import UNQUANTIZED_FORMATS, WIDTH, Format, find_cache_format, find_format
 from roofline.specs.schemes import GGUF, WeightScheme, find_weight_scheme
 
@@ -124,10 +124,8 @@ def parse_precision(
 
 def check_scheme(scheme: str, where: str, key: str) -> None:
     """Raise SpecError with the file and key if `scheme` is unknown."""
-    try:
+    with located(where, key):
         scheme_formats(scheme)
-    except RooflineError as error:
-        raise SpecError(where, f"{quote(key)}: {error}") from None
 
 
 @lru_cache(maxsize=256)

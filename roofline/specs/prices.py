@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from functools import lru_cache
 from statistics import median
 
 from msgspec import Struct
 
 from roofline.core.checked import Checked, Positive
-from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, quote
-from roofline.specs.library import bundled_folder
-from roofline.specs.records import record
+from roofline.core.errors import RooflineError, quote
+from roofline.specs.records import bundled_record
 
 
 class Offer(Checked, frozen=True):
@@ -67,15 +64,14 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
     rent: dict[str, dict[str, Positive]]
     buy: dict[str, _Purchase]
 
+    def __post_init__(self) -> None:
+        for device, rents in self.rent.items():
+            if unknown := rents.keys() - self.lists.keys():
+                raise RooflineError(f"'rent.{device}' names no list {quote(min(unknown))}")
 
-@lru_cache(maxsize=1)
+
 def _table() -> _Table:
-    path = bundled_folder("hwspecs") / "prices" / "prices.yaml"
-    found = record(_Table, read_mapping(path), str(path))
-    for device, rents in found.rent.items():
-        if unknown := rents.keys() - found.lists.keys():
-            raise SpecError(str(path), f"'rent.{device}' names no list {quote(min(unknown))}")
-    return found
+    return bundled_record(_Table, "hwspecs/prices/prices.yaml")
 
 
 def rents() -> dict[str, float]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError, convert, inspect
 
-from roofline.core.documents import finite_number
-from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.documents import bundled, bundled_path, finite_number
+from roofline.core.errors import SpecError, located, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.library import as_mapping, check_keys, unknown_key
 
@@ -21,21 +22,27 @@ def record(kind: type[Record], content: object, where: str, key: str = "") -> Re
     body = as_mapping(content, where, key)
     check_keys(body, kind.__struct_encode_fields__, where, key)
     try:
-        return convert(body, kind)
+        with located(where):  # the type's own check
+            return convert(body, kind)
     except ValidationError as error:
         raise SpecError(where, _explained(str(error), kind, body, key)) from None
-    except SpecError:
-        raise
-    except RooflineError as error:  # of the type's own check
-        raise SpecError(where, str(error)) from None
+
+
+def bundled_record(kind: type[Record], relative: str) -> Record:
+    """The table in a file of the program, by its path in the package."""
+    found: Record = _bundled_record(kind, relative)
+    return found
+
+
+@cache
+def _bundled_record(kind: type[Any], relative: str) -> Any:
+    return record(kind, bundled(relative), str(bundled_path(relative)))
 
 
 def seconds(text: object, key: str, where: str) -> float:
     """The seconds of a time such as `3 ms`, or 0; raises SpecError."""
-    try:
+    with located(where, key):
         return 0.0 if finite_number(text) == 0 else parse_quantity(text, Dimension.TIME).value
-    except RooflineError as error:
-        raise SpecError(where, f"{quote(key)}: {error}") from None
 
 
 def _explained(message: str, kind: type[Struct], body: object, key: str) -> str:
@@ -49,17 +56,22 @@ def _explained(message: str, kind: type[Struct], body: object, key: str) -> str:
         return f"the key {quote(f'{place}.{field[1]}'.lstrip('.'))} is missing"
     if (field := re.fullmatch("(?s)Object contains unknown field `(.*)`", problem)) is not None:
         return unknown_key(field[1], _fields(types), place)
-    if (field := re.fullmatch("(?s)Invalid enum value '(.*)'", problem)) is not None:
-        problem = f"Invalid enum value {quote(field[1])}"
     if given is None:
         return f"the key {quote(place)} is missing"
-    if any(isinstance(one, inspect.LiteralType) for one in types):
-        texts = [repr(value) for one in types for value in getattr(one, "values", ())]
+    named = [one.values if isinstance(one, inspect.LiteralType) else list(one.cls) for one in types if _is_named(one)]
+    if named:
+        texts = [repr(getattr(value, "value", value)) for values in named for value in values]
         texts += ["true", "false"] if any(isinstance(one, inspect.BoolType) for one in types) else []
-        problem = f"must be {', '.join(texts[:-1])} or {texts[-1]}"
+        problem = f"Expected {', '.join(texts[:-1])} or {texts[-1]}"
     wanted = re.sub("`([^`]*)`", _named, problem.partition(", got ")[0])
     shown = f", got {quote(given)}" if isinstance(given, (str, int, float)) else ""
-    return f"{quote(place)}: {wanted[0].lower()}{wanted[1:]}{shown}"
+    said = f" must be {wanted.removeprefix('Expected ')}" if wanted.startswith("Expected ") else f": {wanted}"
+    return f"{quote(place)}{said}{shown}"
+
+
+def _is_named(one: Any) -> bool:
+    """Whether a type has some texts alone."""
+    return isinstance(one, (inspect.LiteralType, inspect.EnumType))
 
 
 _TYPES = {

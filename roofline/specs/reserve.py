@@ -17,7 +17,8 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from roofline.core.checked import Checked
-from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.errors import RooflineError, located, quote
+from roofline.specs.engine_versions import version_in
 from roofline.specs.hardware import Hardware, unified_share
 from roofline.specs.library import as_mapping
 from roofline.specs.records import record
@@ -357,24 +358,16 @@ def parse_reserve(content: object, where: str, version: Version | None = None) -
     given = as_mapping(content, where, "memory")
     earlier = as_mapping(given.get(EARLIER, {}), where, f"memory.{EARLIER}")
     merged = {key: value for key, value in given.items() if key != EARLIER}
-    for text in sorted(earlier, key=lambda text: _version(text, where), reverse=True):
+    versions = {text: version_in(text, f"memory.{EARLIER}", where) for text in earlier}
+    for text in sorted(versions, key=versions.__getitem__, reverse=True):
         changes = as_mapping(earlier[text], where, f"memory.{EARLIER}.{text}")
         parse_reserve({**merged, **changes}, where)
-        merged |= changes if version is not None and version < _version(text, where) else {}
+        merged |= changes if version is not None and version < versions[text] else {}
     found = record(Reserve, merged, where, "memory")
     large = found.large_device
-    try:
+    with located(where, "memory"):
         return replace(
             found,
             large_device=None if large is None else replace(large, memory=large.memory * GIB),
             **{name: getattr(found, name) * GIB for name in SIZES},
         )
-    except RooflineError as error:
-        raise SpecError(where, f"'memory', in GiB: {error}") from None
-
-
-def _version(text: object, where: str) -> Version:
-    try:
-        return Version(str(text))
-    except RooflineError as error:
-        raise SpecError(where, f"'memory.{EARLIER}': {error}") from None

@@ -75,9 +75,13 @@ class Scheduler(Checked, frozen=True):
     spread_tpot: tuple[Distance, Distance] = (1.0, 1.0)
     spread_ttft: tuple[Distance, Distance] = (1.0, 1.0)
 
+    def front(self, prompt: Any) -> Any:
+        """Seconds that the front end takes for a request, from a prompt of so many tokens (a number or an array)."""
+        return self.request + self.prompt_token * prompt
+
     def received(self, prompt: Any) -> Any:
-        """Seconds until the scheduler has a request, from a prompt of so many tokens (a number or an array)."""
-        return self.latency + self.request + self.prompt_token * prompt
+        """Seconds until the scheduler has a request that waits for no other."""
+        return self.latency + self.front(prompt)
 
 
 PLAIN_SCHEDULER = Scheduler()

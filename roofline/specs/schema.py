@@ -12,8 +12,9 @@ from typing import Any
 from msgspec import json
 
 from roofline.core.units import Dimension
+from roofline.specs.cited import CITED
 from roofline.specs.hardware import Hardware
-from roofline.specs.hardware_files import CITED, REQUIRED, SHAPE
+from roofline.specs.hardware_files import REQUIRED, SHAPE
 from roofline.specs.modelspec import LAYER_KEYS, ModelSpec
 from roofline.specs.modelspec import SECTIONS as PARTS
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import UnknownNameError
 from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format, find_format
 
@@ -229,9 +228,7 @@ MXFP4_EXPERTS: Mapping[str, Choice] = dict.fromkeys(
 gpt-oss-20b is 12.1 GB in MXFP4, and 12.04 GB in Q6_K (model card of bartowski/openai_gpt-oss-20b-GGUF).
 """
 
-_ROWS: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("schemes.yaml"))
-
-GGUF = tuple(_gguf(name, **row) for name, row in _ROWS.items())
+GGUF = tuple(_gguf(name, **row) for name, row in bundled("specs/schemes.yaml").items())
 """llama.cpp's file types."""
 
 GGUF_SCHEMES = frozenset(scheme.name for scheme in GGUF)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
@@ -150,8 +148,8 @@ def server_of(name: str) -> Server:
 
 @cache
 def _table() -> Mapping[str, Server]:
-    content = read_mapping(Path(str(files("roofline.specs") / TABLE)))
-    return {name: record(Server, {**entry, "name": name}, TABLE, name) for name, entry in content.items()}
+    rows = bundled(f"specs/{TABLE}").items()
+    return {name: record(Server, {**entry, "name": name}, TABLE, name) for name, entry in rows}
 
 
 def check_setting(engine: str, version: str, setting: str) -> None:

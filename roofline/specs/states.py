@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert
 from msgspec.structs import replace
 
 from roofline.core.checked import Count, Share
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import UnsupportedError, quote
 from roofline.specs.hardware import Hardware
 from roofline.specs.power import clock_at, least_limit, power_at
-from roofline.specs.records import record
 
 SLICED = re.compile(r"(?P<hardware>.+?)[-\s]+(?:mig[-\s]*)?(\d)g\.(\d+)gb", re.IGNORECASE)
 LIMITED = re.compile(r"(?P<hardware>.+?)(?:[-\s]+|\s*@\s*)(\d{2,4})\s*w", re.IGNORECASE)
@@ -43,15 +40,9 @@ class _Family(Struct, frozen=True):
     source: str
 
 
-@lru_cache(maxsize=1)
-def _families() -> dict[str, _Family]:
-    path = Path(__file__).with_name("partitions.yaml")
-    return {name: record(_Family, content, str(path), name) for name, content in read_mapping(path).items()}
-
-
 def profiles(hardware: Hardware) -> dict[str, _Profile]:
     """The slices of a GPU by name, such as 3g.40gb; none of GPUs that have no slices, or none that are documented."""
-    family = _families().get(hardware.family)
+    family = convert(bundled("specs/partitions.yaml"), dict[str, _Family]).get(hardware.family)
     if family is None or hardware.memory_class != "hbm":
         return {}
     size = hardware.memory_capacity / 1e9

@@ -9,16 +9,11 @@ share a conversion), in that part, in the bandwidth that they reach, and in what
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
-from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
-from roofline.specs.records import record
-
-FILE = Path(str(files("roofline.specs"))) / "weight_only.yaml"
+from roofline.specs.records import bundled_record
 
 
 class WeightOnlyKernel(Struct, frozen=True):
@@ -59,12 +54,13 @@ class WeightOnlyKernel(Struct, frozen=True):
     launches: float = 1.0
 
 
-def _kernels() -> Mapping[str, WeightOnlyKernel]:
-    rows = (record(WeightOnlyKernel, row, str(FILE)) for row in read_mapping(FILE)["kernels"])
-    return MappingProxyType({kernel.name: kernel for kernel in rows})
+class _Table(Struct, frozen=True):
+    kernels: tuple[WeightOnlyKernel, ...]
 
 
-WEIGHT_ONLY_KERNELS = _kernels()
+WEIGHT_ONLY_KERNELS: Mapping[str, WeightOnlyKernel] = MappingProxyType(
+    {kernel.name: kernel for kernel in bundled_record(_Table, "specs/weight_only.yaml").kernels}
+)
 """The kernels by name."""
 
 UNMEASURED = "unmeasured"

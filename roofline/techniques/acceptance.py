@@ -14,20 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.resources import files
 from itertools import accumulate, pairwise
 from operator import mul
-from pathlib import Path
 from statistics import mean, median
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
 from roofline.core.errors import UnknownNameError
 from roofline.scenario.speculation import acceptance_rate
 from roofline.specs.model import Model
-from roofline.specs.records import record
+from roofline.specs.records import bundled_record
 from roofline.techniques.base import Published
 
 TASKS = ("mt-bench", "humaneval", "gsm8k", "alpaca", "cnn-dm", "coding", "coding-direct", "long")
@@ -116,10 +113,8 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     alike: dict[str, str]
 
 
-@lru_cache(maxsize=1)
 def _file() -> _File:
-    path = Path(str(files("roofline.techniques") / "acceptance.yaml"))
-    return record(_File, read_mapping(path), str(path))
+    return bundled_record(_File, "techniques/acceptance.yaml")
 
 
 @lru_cache(maxsize=1)

@@ -9,13 +9,11 @@ merged one by one, and a parameter with a single value, such as `bits: 4`, takes
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled_path, read_mapping
 from roofline.core.errors import SpecError, quote, suggest, visible
 from roofline.scenario.scenario import Scenario
 from roofline.specs.library import File, as_mapping, check_keys
@@ -31,8 +29,7 @@ FILES = (*MODEL, "data", *SYSTEM)
 
 def bundled_entries() -> Iterator[Technique]:
     """The bundled entries in the order of application."""
-    folder = Path(str(files("roofline.techniques") / "catalogue"))
-    for path in (folder / f"{name}.yaml" for name in FILES):
+    for path in (bundled_path(f"techniques/catalogue/{name}.yaml") for name in FILES):
         yield from read_entries(read_mapping(path), str(path))
 
 

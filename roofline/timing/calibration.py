@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from roofline.core.registry import cached
 from roofline.specs.hardware import Hardware
 from roofline.specs.version import Version
-from roofline.timing.intervals.kernels import Residuals, factors
+from roofline.timing.intervals.kernels import Residuals, factors, wider
 from roofline.timing.intervals.kernels import inside as fitted_range
 from roofline.timing.intervals.levels import Level, crossing_spread
 from roofline.timing.kernels import Array, Parameters, Row, at_clock, kernel, kernel_bound, shape_of, times
@@ -141,7 +141,7 @@ class Match(Struct, frozen=True, dict=True):
 
     `calibration` and `engine` name where they were measured, `crossed` the levels between there and here. `widening`
     multiplies the logarithm of the fit's interval; `spread` is the standard deviation of the logarithm that `crossed`
-    adds to it.
+    adds to it. `cost` is p10, p50 and p90 of the kernel's time over that of the one whose constants these are.
     """
 
     fit: Fit
@@ -152,6 +152,7 @@ class Match(Struct, frozen=True, dict=True):
     engine: str = ""
     crossed: tuple[Level, ...] = ()
     spread: float = 0.0
+    cost: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     @classmethod
     def of(cls, match: Match, **own: Any) -> Self:
@@ -192,8 +193,9 @@ class Match(Struct, frozen=True, dict=True):
     @cached_property
     def _choices(self) -> Array:
         """The factors from p50 to p10, p50 and p90 (first axis) by regime: outside the fitted range, then inside."""
-        labels = kernel(self.fit.op).regimes.labels
-        return factors(self.fit.residuals, labels, self.widening, self.spread).reshape(3, -1)
+        labels, (low, mid, high) = kernel(self.fit.op).regimes.labels, self.cost
+        own = factors(self.fit.residuals, labels, self.widening, self.spread).reshape(3, -1)
+        return own if low == high else wider(own, (low / mid, high / mid))
 
     @cached_property
     def origin(self) -> str:

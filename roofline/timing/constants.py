@@ -31,7 +31,7 @@ from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.moe import VECTORS
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
-from roofline.timing.variants import Variant, variants_of
+from roofline.timing.variants import Variant, costs, variants_of
 
 ATTENTION = ("attention_prefill", "attention_decode")
 """The measurement schema's names of the two attention kernels."""
@@ -327,9 +327,19 @@ def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping
         if match is None or (op == "moe" and shape.texts["dtype"] == "fp32" and match.basis == "pooled"):
             continue  # experts on vector units: the pooled constants are those of grouped GEMMs on matrix units
         if _computes(shape, hardware):
-            found[op] = match
+            found[op] = _instead(match, op, format, choices)
             shape = shape if variant is None else _of_kernel(shape, *variant)
     return shape, found
+
+
+def _instead(match: Match, op: str, format: str, choices: Choices) -> Match:
+    """The constants for a kernel that runs in place of the tuned ones that they are of, where nobody measured it."""
+    named = (row.instead for row in _variants(op, format, choices) if row.instead)
+    name = dict(choices.told).get(op) or next(named, "")
+    if not name:
+        return match
+    source = f"no kernel of {name} was measured: constants of {match.source}"
+    return replace(match, cost=costs()[name].times, basis="unmeasured", source=source)
 
 
 def _of_kernel(shape: KernelShape, match: Match, columns: Mapping[str, float]) -> KernelShape:

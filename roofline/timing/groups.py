@@ -95,6 +95,7 @@ def _group(
     factor = engine["collective"] if op == "collective" else 1.0
     if op == "attention_prefill":
         factor = engine["attention"] / (engine["half_sums"] if hardware.half_accumulation else 1.0)
+    factor *= match.cost[1]
     indices = np.array([index for index, _ in members])
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0
     hardware = _as_measured(hardware, match)

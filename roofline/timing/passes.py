@@ -324,12 +324,13 @@ class Timing:
             both = self.placement.hidden(self._counts @ detail.mid, sent, experts)
             return both if self.placement.network.ping_pong else OVERLAPPED * both
         overlapped = np.zeros(tokens.shape)
-        if self.engine.shared_stream and phase in self.engine.graphs:
+        engine, family = self.engine, self.placement.hardware.family
+        if engine.shared_stream and phase in engine.graphs and family in (engine.shared_on or (family,)):
             for shared, routed in self.branches:
                 one, other = self.branch(detail, shared), self.branch(detail, routed)
                 bound = self.branch_bound(detail, [*shared, *routed])
                 overlapped += one + other - np.maximum(np.maximum(one, other), bound)
-            overlapped[tokens > self.engine.shared_stream] = 0.0
+            overlapped[tokens > engine.shared_stream] = 0.0
         return overlapped
 
     def branch(self, detail: Detail, rows: list[int]) -> Array:

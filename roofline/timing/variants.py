@@ -17,6 +17,13 @@ from roofline.specs.version import between
 FILE = Path(str(files("roofline.timing"))) / "variants.yaml"
 
 
+class Cost(Struct, frozen=True):
+    """Times of unmeasured kernels over those of tuned ones on the same device: p10, p50 and p90, with their source."""
+
+    times: tuple[float, float, float]
+    source: str
+
+
 class Dated(Struct, frozen=True, kw_only=True):
     """A row for an engine, from a version on or before one; "" without."""
 
@@ -42,6 +49,7 @@ class Variant(Dated, frozen=True, kw_only=True):
     ranks: bool = False
     kernel: str = ""
     beside: str = ""
+    instead: str = ""
     columns: dict[str, float] = field(default_factory=dict)
 
     def runs(self, format: str, engine: str, version: str, hardware: Hardware) -> bool:
@@ -58,6 +66,12 @@ class Variant(Dated, frozen=True, kw_only=True):
 def variants() -> tuple[Variant, ...]:
     """The rows of the file, in their order."""
     return tuple(record(Variant, row, str(FILE)) for row in read_mapping(FILE)["variants"])
+
+
+@lru_cache(maxsize=1)
+def costs() -> Mapping[str, Cost]:
+    """What kernels cost that run in place of tuned ones and were never measured, by their kind (`instead`)."""
+    return {name: record(Cost, row, str(FILE)) for name, row in read_mapping(FILE)["costs"].items()}
 
 
 @lru_cache(maxsize=4096)  # every kernel of a pass asks, and most have none

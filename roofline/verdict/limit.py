@@ -19,8 +19,8 @@ MOSTLY = 0.5
 class Part(StrEnum):
     """What time goes to."""
 
-    WEIGHTS = "reading weights"
-    CACHE = "reading the KV cache"
+    WEIGHTS = "GEMMs reading weights"
+    CACHE = "attention on the KV cache"
     LINK = "communication between the devices"
     COMPUTE = "arithmetic"
     ACTIVATIONS = "reading and writing activations"

@@ -14,7 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.advice import Recommendation, advise
+from roofline.advisor.chosen import Plan, plan_for
 from roofline.advisor.formats import no_narrower
+from roofline.advisor.judged import as_served, missed
+from roofline.advisor.judged import gain as times_better
 from roofline.advisor.options import requests
 from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import engine_techniques
@@ -31,17 +34,14 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve, targets_of
 from roofline.serving.load import Load
 from roofline.serving.options import LOAD_OPTIONS
-from roofline.serving.outcome import Outcome, Targets
+from roofline.serving.outcome import Outcome, Targets, targets_or_usual
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
-from roofline.serving.steady import front_seconds, largest_rate
+from roofline.serving.steady import largest_rate
 from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques.unsupported import not_started, unsupported
-from roofline.verdict.judged import as_served, missed
-from roofline.verdict.judged import gain as times_better
 from roofline.verdict.limit import Limit, Part, limit_of
-from roofline.verdict.plan import Plan, choose
 from roofline.verdict.run import run_command
 from roofline.whatif.metrics import find_metric
 
@@ -98,15 +98,20 @@ class Change(Struct, frozen=True):
 class Verdict(Result, Struct, frozen=True, dict=True):
     """The answer: the plan, what it does for one user or under load, what limits it, and the next best change.
 
-    `load` are requests in flight or a rate at which they arrive; None is one user. `targets` are TTFT and TPOT in
-    seconds at p95, infinite without one. `apart` says in words how many replicas prefill and decode have
+    `load` are requests in flight or a rate at which they arrive; None is one user. `asked` are the targets of TTFT and
+    TPOT in seconds at p95, infinite without one. `apart` says in words how many replicas prefill and decode have
     where they are apart (`parse_pools`).
     """
 
     plan: Plan
     load: Load | None
-    targets: Targets
+    asked: Targets
     apart: str = ""
+
+    @property
+    def targets(self) -> Targets:
+        """The targets that were asked, and of a load the usual ones in place of others."""
+        return targets_or_usual(*self.asked, self.loaded, self.scenario.model.task == "generate")
 
     @property
     def scenario(self) -> Scenario:
@@ -194,7 +199,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @cached_property
     def limit(self) -> Limit:
         if self.curve is not None and self.outcome is not None:
-            used = self.outcome.requests_per_second * front_seconds(self.curve.replica, self.curve.load)
+            used = self.outcome.requests_per_second * self.curve.replica.scheduler.front(self.curve.load.means[0])
             if used > CROWDED * self.curve.replica.copies:
                 return Limit(Part.FRONT, min(used / self.curve.replica.copies, 1.0), Part.FRONT)
         return limit_of(self.analysis, self.outcome)
@@ -209,6 +214,11 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def missed(self) -> Mapping[str, float]:
         """The targets that are missed, each with the value at p95 (s), or that of one user."""
         return missed(self.outcome or self.alone, self.targets)
+
+    @property
+    def slow(self) -> bool:
+        """Whether usual targets alone are missed, none that was asked."""
+        return bool(self.missed) and not missed(self.outcome or self.alone, self.asked)
 
     @property
     def late(self) -> bool:
@@ -410,14 +420,14 @@ def answer(
     if load is None:
         if apart:
             raise RooflineError("prefill and decode apart serve a load: give users or rate", options=["rate"])
-        return Verdict(choose(asked, None, targets, schemes), None, targets)
+        return Verdict(plan_for(asked, None, targets, schemes), None, targets)
     if apart:
         pools, said = parse_pools(apart), any(given.get(name) is not None for name in ("tp", "pp", "dp", "ep"))
         asked = _divided(asked, pools) if asked.counted and pools.prefills and not said else asked
-        return Verdict(choose(asked, None, targets, schemes), load, targets, apart)
+        return Verdict(plan_for(asked, None, targets, schemes), load, targets, apart)
     asked = asked.laid_out_for(load.concurrency or math.inf)
     asked = asked if asked.drafted else with_slots(asked, load.concurrency)
-    return Verdict(choose(asked, load, targets, schemes), load, targets)
+    return Verdict(plan_for(asked, load, targets, schemes), load, targets)
 
 
 def _divided(asked: Scenario, pools: Pools) -> Scenario:

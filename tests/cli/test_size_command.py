@@ -31,7 +31,7 @@ def test_summary_comes_first_and_lines_fit_100_columns(run) -> None:
     status, out, err = run(*ASKED, *FEW)
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("size: llama-3.1-8b for 5 requests/s, 2000 + 300 tokens, within TTFT 2.00 s and TPOT 50")
+    assert lines[0].startswith("size: llama-3.1-8b for 5 requests/s, 2000 + 300 tokens, within TTFT 2 s and TPOT 50")
     assert lines[1].startswith("cheapest: ")
     assert "USD/h (p95: TTFT " in lines[1]
     assert any(line.startswith("fewest: ") for line in lines[2:4])

@@ -370,7 +370,7 @@ def _served(answer: Analysis, which: str, users: int) -> Predicted | None:
         raise RooflineError(f"the condition 'concurrency' goes with ttft and tpot, not with {which}")
     bound = getattr(answer.generation, which)
     found = getattr(serve(answer.scenario.without("batch"), concurrency=users).outcomes[0], which).mean
-    return None if bound is None else Predicted(float(bound), found.low, found.mid, found.high)
+    return None if bound is None else Predicted(float(bound), *found.at_least(float(bound)))
 
 
 def _stored(anchor: Anchor, answer: Analysis) -> float:

@@ -92,7 +92,7 @@ def _answered(name: str, cells: Cells, predictor: Predictor | None) -> dict[str,
             devices = case.scenario.settings.parallel.devices
             if pools is not None and pools.parallel is not None:
                 devices = pools.decodes * pools.parallel.devices
-            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else fallback_of(stated)}
+            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else fallback_of(stated)[1]}
     except RooflineError as reason:
         row["reason"] = str(reason)
     return row

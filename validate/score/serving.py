@@ -183,11 +183,10 @@ def predict(
 
 def estimate_of(outcome: Outcome | SessionOutcome, metric: str, median: bool = False) -> Estimate:
     """The predicted mean, or median, of a metric in seconds; throughput has the relative interval of E2E latency."""
-    if metric != "throughput":
-        latency: Latency = getattr(outcome, metric)
-        return latency.p50 if median else latency.mean
-    each: float = 1 / (outcome.output_tokens_per_second * outcome.e2e.mean.mid)
-    return outcome.e2e.mean * each
+    latency: Latency = outcome.e2e if metric == "throughput" else getattr(outcome, metric)
+    found = latency.p50 if median else latency.mean
+    each: float = 1 / (outcome.output_tokens_per_second * found.mid) if metric == "throughput" else 1.0
+    return found * each
 
 
 def rows_of(predicted: Iterable[tuple[ServingCase, Outcome | SessionOutcome]]) -> list[dict[str, Any]]:

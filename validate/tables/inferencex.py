@@ -34,7 +34,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from roofline.graph.parallel import Parallelism
@@ -47,8 +47,6 @@ from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.techniques import apply_techniques
-from roofline.timing.intervals.deployments import farther
-from roofline.timing.intervals.releases import FIRST
 from roofline.validate.data import shipped
 from roofline.validate.tables.harness import agents_profile_of, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
@@ -86,7 +84,7 @@ class Published(Struct, frozen=True):
     acceptance: dict[str, tuple[float, float]]
     undrafted: dict[str, str]
     golden: dict[str, tuple[int, float]]
-    fallbacks: tuple[tuple[str, str, str, str], ...]
+    fallbacks: tuple[tuple[str, str, str, dict[str, str], str], ...]
     replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
     stated: tuple[str, ...]
@@ -153,8 +151,8 @@ _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:rc|post)\d+)*)")
 class Deployment(Struct, frozen=True):
     """What a row states: a model on hardware, the engine, formats of weights, and the layouts of its workers.
 
-    `layout` is that of the deployment, or of a worker of prefill where `pools` are apart. `fallback`: it runs kernels
-    that were never measured.
+    `layout` is that of the deployment, or of a worker of prefill where `pools` are apart. `fallback`: by op what
+    kernels cost that run in place of tuned ones.
     """
 
     model: Model
@@ -166,7 +164,7 @@ class Deployment(Struct, frozen=True):
     pools: Pools | None = None
     mtp: bool = False
     dynamo: bool = False
-    fallback: bool = False
+    fallback: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def decoding(self) -> tuple[Parallelism, int]:
@@ -202,8 +200,7 @@ class Deployment(Struct, frozen=True):
         precision = precision_in(self.modes, self.model, self.hardware, engine)
         ranks = max(self.layout.data, self.decoding[0].data)
         profile = profile_of(engine, precision, self.hardware, self.model, ranks)
-        if self.fallback:  # as a release that lacks a model's kernels
-            profile = replace(profile, spread=farther(profile.spread, (0.0, math.log(FIRST))))
+        profile = replace(profile, told={**profile.told, **self.fallback})
         parallel = Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
@@ -304,16 +301,19 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
         pools,
         drafts == "mtp",
         "dynamo" in cells["framework"],
-        bool(fallback_of(cells)),
+        fallback_of(cells)[0],
     )
 
 
-def fallback_of(cells: Mapping[str, str]) -> str:
-    """What a launcher sets that predictions do not have: kernels that were never measured, where slower ones run."""
-    for framework, hardware, model, kernels in PUBLISHED.fallbacks:
+def fallback_of(cells: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
+    """What a launcher sets in place of tuned kernels, and was never measured: what it costs by op, and a sentence."""
+    for framework, hardware, model, costs, kernels in PUBLISHED.fallbacks:
         if framework in cells["framework"] and (hardware, model) == (cells["hardware"], cells["model"]):
-            return f"the launcher sets kernels that were not measured, and may be several times slower: {kernels}"
-    return ""
+            return (
+                costs,
+                f"the launcher sets kernels that were not measured, and may be several times slower: {kernels}",
+            )
+    return {}, ""
 
 
 def _model(cells: Mapping[str, str]) -> Model:

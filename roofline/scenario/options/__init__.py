@@ -5,10 +5,9 @@ the reference pages are made from them, and the names that engines have for an o
 """
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled, bundled_path
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Option, read_table
 from roofline.scenario.options.keywords import Options
@@ -18,7 +17,7 @@ __all__ = ["FORMATS", "KERNELS", "OPTIONS", "Options"]
 FORMATS, KERNELS = "Formats", "Kernels and techniques"
 """Groups of the options whose members are asked for."""
 
-OPTIONS: Mapping[str, Option] = read_table(Path(__file__).with_name("options.yaml"))
+OPTIONS: Mapping[str, Option] = read_table(bundled_path("scenario/options/options.yaml"))
 """The options by name: the keywords of `Scenario`, and with dashes the command line's."""
 
 DEGREES: Mapping[str, str] = {
@@ -40,7 +39,7 @@ NEEDED = tuple(option.name for option in OPTIONS.values() if option.needed)
 
 
 MEANT: Mapping[str, str] = {
-    name: text for text, names in read_mapping(Path(__file__).with_name("meant.yaml")).items() for name in names
+    name: text for text, names in bundled("scenario/options/meant.yaml").items() for name in names
 }
 """What to write for names that are no option, in words."""
 

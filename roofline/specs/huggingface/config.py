@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
+from roofline.specs.library import as_mapping
 
 Spec: TypeAlias = dict[str, Any]
 _REQUIRED: Any = object()
@@ -34,10 +33,9 @@ SIZES = frozenset(
 """Keys that a model's own file must have; sections leave out those that are as in their class."""
 
 
-@cache
 def rows(table: str) -> Mapping[str, Any]:
     """The rows of a table of this package."""
-    return read_mapping(Path(__file__).with_name(table))
+    return bundled(f"specs/huggingface/{table}")
 
 
 def class_defaults(model_type: str, section: bool = False) -> Mapping[str, Any]:
@@ -80,6 +78,10 @@ class Config:
     def replaced(self, content: Mapping[str, Any]) -> Config:
         return Config(content, self.where, self.read, self.defaults, self.called)
 
+    def having(self, changes: Mapping[str, Any]) -> Config:
+        """The file with these keys in place of its own."""
+        return self.replaced({**self.content, **changes})
+
     def renamed(self, **own: str) -> Config:
         """The file with the values of its `own` keys, or those of its class, under the usual names."""
         known = {**self.defaults, **self.content}
@@ -115,7 +117,7 @@ class Config:
 
     def integer(self, *names: str, default: Any = _REQUIRED, least: int = 1, most: int = 10**7) -> Any:
         """An integer of `least` to `most`; a missing key is an error without a default."""
-        value = self._find(names, default, (int,), "an integer")
+        value = self._find(names, default, (int,), "a whole number")
         if value is not None and not least <= value <= most:
             name = next((name for name in names if self.content.get(name) is not None), names[0])
             raise SpecError(self.where, f"{self._named(name)} must be between {least} and {most}, got {quote(value)}")
@@ -142,7 +144,7 @@ class Config:
         return value
 
     def integers(self, name: str) -> list[int]:
-        return self._list(name, int, "a list of integers")
+        return self._list(name, int, "a list of whole numbers")
 
     def each(self, name: str, count: int, places: str, default: Any = _REQUIRED) -> list[int]:
         """A number for each of so many `places`, which the file gives once for all or in a list."""
@@ -205,14 +207,8 @@ class Config:
     def section(self, name: str) -> Config:
         self.read.add(name)
         value = self.content.get(name)
-        value = {} if value is None else value
-        if not isinstance(value, dict):
-            raise SpecError(self.where, f"{quote(name)} must be a mapping")
+        value = as_mapping({} if value is None else value, self.where, name)
         return Config(value, self.where, self.read, self.defaults.get(name, NO_DEFAULTS) if value else NO_DEFAULTS)
-
-    def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
-        given = {key: value for key, value in self.content.items() if value is not None}
-        return self.replaced({**defaults, **given})
 
     def reject(self, *names: str, reason: str = "is not supported") -> None:
         """Raise InexpressibleError for a key that enables a feature that specs cannot express."""
@@ -331,7 +327,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
         unread = [name for name in given if name not in config.read or name == "num_hidden_layers"]
         if layer >= len(names) or unread:
             raise SpecError(config.where, f"'{PER_LAYER}': {quote(unread[0] if unread else key)} is not read")
-        other = reader(config.replaced({**config.content, **given}))
+        other = reader(config.having(given))
         changed = {part: value for part, value in other.items() if value != spec.get(part) and part != "blocks"}
         if expanded(other) != expanded(spec) or not all(isinstance(value, dict) for value in changed.values()):
             raise SpecError(config.where, f"'{PER_LAYER}': layer {key} differs in more than its own parts")

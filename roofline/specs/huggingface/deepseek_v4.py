@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError
-from roofline.specs.huggingface.config import Config, Reader, Spec, layer_types
+from roofline.specs.huggingface.config import Config, Spec, layer_types
 from roofline.specs.huggingface.families import read_family
 
 WINDOW, SPARSE, HEAVY = "window", "csa", "hca"
@@ -19,13 +19,13 @@ LAYERS: Mapping[str, str] = {
 """The entries of `layer_types`, which files of Transformers have in place of `compress_ratios`."""
 
 
-def _deepseek_v4(config: Config) -> Spec:
+def listed_layers(config: Config) -> dict[str, Any]:
+    """The layers of DeepSeek-V4 by name, and those that choose experts by token id."""
     layers = config.layers()
-    given = {"layer_types": _mixers(config, layers), "hash_layers": _hashed(config, layers)}
-    return read_family("deepseek_v4", config.replaced({**config.content, **given}))
+    return {"layer_types": _mixers(config, layers), "hash_layers": _hashed(config, layers)}
 
 
-def _deepseek_v41(config: Config) -> Spec:
+def deepseek_v41(config: Config) -> Spec:
     """Few layers store entries (`kv_source_layer_ids`) or select some (`index_source_layer_ids`); others reuse them.
 
     From `candidate_source_layer_id` on an indexer scores the keys of so many blocks alone. Layers after the last that
@@ -48,7 +48,10 @@ def _deepseek_v41(config: Config) -> Spec:
         "head_dim": config.integer("index_head_dim", default=128),
         "selected": config.integer("index_topk", default=512),
     }
-    memories = dict(zip(config.integers("engram_layer_ids"), config.integers("engram_num_embeddings"), strict=False))
+    tables, sizes = config.integers("engram_layer_ids"), config.integers("engram_num_embeddings")
+    if len(tables) != len(sizes):
+        raise SpecError(config.where, "'engram_num_embeddings' must have one entry for each of 'engram_layer_ids'")
+    memories = dict(zip(tables, sizes, strict=True))
     parts: dict[str, Spec] = {}
 
     def block(layer: int) -> str:
@@ -110,6 +113,3 @@ def _hashed(config: Config, layers: int) -> list[int]:
     if len(named) != layers or not set(named) <= {"hash_moe", "moe"}:
         raise SpecError(config.where, f"'mlp_layer_types' must say hash_moe or moe of each of {layers} layers")
     return [index for index, name in enumerate(named) if name == "hash_moe"]
-
-
-READERS: Mapping[str, Reader] = {"deepseek_v4": _deepseek_v4, "deepseek_v41_text": _deepseek_v41}

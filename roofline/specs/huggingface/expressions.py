@@ -2,10 +2,12 @@
 
 They stand in tables of this package, in Python's syntax, and are never run. A name is a key of the file, `section.key`
 one of a section, `key[index]` the entry of the layer in a list. `/` joins spellings of a key, `|` is "or else": the
-first that the file or its class has counts, and is not "auto". What a key may hold follows from the spec's field: its
-bounds, a flag, or one of some texts, which stand for themselves. `factor(key | 2)` is a number that need not be whole,
-`count(key)` that of the entries of a list, `within(key, 1, 16)` one in other bounds than the field's, `given(key)`
-whether a file has the key, which is left to others, and `index` counts the layers from 0.
+first that the file or its class has counts; where `auto` is among them, that text counts as none. What a key may hold
+follows from the spec's field: its bounds, a flag, or one of some texts, which stand for themselves. `factor(key | 2)`
+is a number that need not be whole, `count(key)` that of the entries of a list, `positive(key)` one above 0 and
+`within(key, 1, 16)` one in other bounds, where the field has others, `given(key)` whether a file has the key, which is
+left to others, `named('V2')` whether a class that the file names has a text in its name, and `index` counts the layers
+from 0.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 from msgspec import NODEFAULT, Struct, inspect
 from msgspec.structs import replace
 
+from roofline.core import numeric as np
 from roofline.specs.huggingface.config import ACTIVATIONS, FORMATS, Config, of_each_layer
 
 _WORDS = {"true": True, "false": False, "null": None}
@@ -57,16 +60,11 @@ WINDOW = Kind(least=0, most=10**9)
 
 
 class Scope(Struct, frozen=True):
-    """What an expression is about: a file, the layer of that index, and `others` by name, files or specs.
-
-    `known`: what is the same for all layers, and lists.
-    """
+    """What an expression is about: a file, the number of its layers, and `others` by name, files or specs."""
 
     config: Config
-    index: int = 0
     layers: int = 0
     others: Mapping[str, Any] = {}
-    known: dict[ast.expr, Any] = {}
 
 
 @lru_cache(maxsize=4096)
@@ -75,7 +73,10 @@ def _parsed(text: str) -> ast.expr:
 
 
 def evaluate(text: str, kind: Kind, scope: Scope) -> Any:
-    """The value of an expression for a file, None for a key that it lacks; raises SpecError."""
+    """The value of an expression for a file, None for a key that it lacks, an array over the layers of what differs.
+
+    Raises SpecError.
+    """
     return _value(_parsed(text), kind, scope)
 
 
@@ -95,53 +96,44 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 
 
-@lru_cache(maxsize=4096)
-def _is_alike(node: ast.expr) -> bool:
-    """Whether an expression is the same for all layers."""
-    return not any(isinstance(part, ast.Subscript) or ast.unparse(part) == "index" for part in ast.walk(node))
-
-
 def _value(node: ast.expr, kind: Kind, scope: Scope) -> Any:
-    if not scope.layers or not _is_alike(node):
-        return _computed(node, kind, scope)
-    if node not in scope.known:
-        scope.known[node] = _computed(node, kind, scope)
-    return scope.known[node]
-
-
-def _computed(node: ast.expr, kind: Kind, scope: Scope) -> Any:
     match node:
+        case ast.BinOp(op=ast.BitOr()):
+            return _first_of(_parts(node, ast.BitOr), kind, scope)
         case ast.Constant(value=found):
             return found
         case ast.Name(id=name) if name in kind.texts or name in _WORDS:
             return _WORDS.get(name, name)
         case ast.Name(id="index"):
-            return scope.index
-        case ast.BinOp(op=ast.BitOr()):
-            return _first_of(_parts(node, ast.BitOr), kind, scope)
+            return np.arange(scope.layers)
         case ast.BinOp(left=left, op=operation, right=right) if not isinstance(operation, ast.Div):
             summed = isinstance(operation, (ast.Add, ast.Sub))
             inner = Kind(least=0 if summed else kind.least, needed=True)
             divisor = NUMBER if isinstance(operation, (ast.Mod, ast.FloorDiv)) else inner
             return _OPERATORS[type(operation)](_value(left, inner, scope), _value(right, divisor, scope))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, FLAG, scope)
+            return np.logical_not(holds(operand, scope))
         case ast.UnaryOp(operand=operand):
             return -_value(operand, kind, scope)
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_value(part, FLAG, scope) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(_value(part, FLAG, scope) for part in parts)
+        case ast.BoolOp(op=joint, values=parts):
+            return _joined(isinstance(joint, ast.And), parts, scope)
         case ast.IfExp(test=test, body=body, orelse=otherwise):
-            return _value(body if _value(test, FLAG, scope) else otherwise, kind, scope)
+            return _value(body if holds(test, scope) else otherwise, kind, scope)
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as operation], comparators=[right]):
+            among = frozenset(scope.config.integers(ast.unparse(right)))
+            found = np.vectorize(among.__contains__)(_value(left, NATURAL, scope))
+            return found == isinstance(operation, ast.In)
         case ast.Compare(left=left, ops=[operation], comparators=[right]):
-            return _compared(left, operation, right, scope)
-        case ast.Subscript(value=listed):
-            return _entry(listed, scope)
+            side = TEXT if isinstance(right, ast.Constant) and isinstance(right.value, str) else NATURAL
+            return _OPERATORS[type(operation)](_value(left, side, scope), _value(right, side, scope))
         case ast.Call(func=ast.Name(id="given"), args=[ast.Name(id=name)]):
             return scope.config.content.get(name) is not None
+        case ast.Call(func=ast.Name(id="named"), args=[ast.Constant(value=str(written))]):
+            return any(written in name for name in scope.config.texts("architectures"))
         case ast.Call(func=ast.Name(id="count"), args=[ast.Name(id=name)]):
             return len(scope.config.integers(name))
+        case ast.Call(func=ast.Name(id="positive"), args=[part]):
+            return _value(part, replace(kind, least=1), scope)
         case ast.Call(func=ast.Name(id="within"), args=[part, ast.Constant(value=least), ast.Constant(value=most)]):
             return _value(part, replace(kind, least=least, most=most), scope)
         case ast.Call(args=[ast.BinOp(left=key, right=ast.Constant(value=default))]):
@@ -161,14 +153,16 @@ def _parts(node: ast.expr, joint: type[ast.operator]) -> list[ast.expr]:
 
 
 def _first_of(parts: list[ast.expr], kind: Kind, scope: Scope) -> Any:
-    """The first part that the file has, or the last one."""
+    """The first part that the file has, or the last one; lists have an entry for each layer."""
+    automatic = any(isinstance(part, ast.Name) and part.id == "auto" for part in parts)
     for part in parts[:-1]:
         if isinstance(part, ast.Subscript):
-            if (found := _entry(part.value, scope)) is not None:
-                return found
+            place, (name,) = _keys(part.value, scope)
+            if (entries := of_each_layer(place, place.integers(name), name, [None] * scope.layers))[0] is not None:
+                return np.array(entries)
         else:
             place, names = _keys(part, scope)
-            if place.has(*names) and "auto" not in map(place.content.get, names):
+            if place.has(*names) and not (automatic and "auto" in map(place.content.get, names)):
                 return kind.read(place, names)
     return _value(parts[-1], kind, scope)
 
@@ -190,22 +184,20 @@ def _keys(node: ast.expr, scope: Scope) -> tuple[Any, list[str]]:
     return place, names
 
 
-def _entry(node: ast.expr, scope: Scope) -> int | None:
-    """The layer's entry in a list; None for a file without it, SpecError for a list of another length."""
-    if node not in scope.known:
-        place, (name,) = _keys(node, scope)
-        scope.known[node] = of_each_layer(place, place.integers(name), name, [None] * scope.layers)
-    found: int | None = scope.known[node][scope.index]
+def holds(condition: str | ast.expr, scope: Scope) -> Any:
+    """Whether a condition holds, an array where it depends on the layer."""
+    found = _value(_parsed(condition) if isinstance(condition, str) else condition, FLAG, scope)
+    return found.astype(bool) if isinstance(found, np.ndarray) else bool(found)
+
+
+def _joined(every: bool, parts: list[ast.expr], scope: Scope) -> Any:
+    """Whether every condition holds, or any; those that change nothing for any layer are not read."""
+    found: Any = every
+    for part in parts:
+        found = found & holds(part, scope) if every else found | holds(part, scope)
+        if not np.any(found) if every else np.all(found):
+            break
     return found
-
-
-def _compared(left: ast.expr, operation: ast.cmpop, right: ast.expr, scope: Scope) -> bool:
-    if isinstance(operation, (ast.In, ast.NotIn)):
-        if right not in scope.known:
-            scope.known[right] = frozenset(scope.config.integers(ast.unparse(right)))
-        return (_value(left, NATURAL, scope) in scope.known[right]) == isinstance(operation, ast.In)
-    kind = TEXT if isinstance(right, ast.Constant) and isinstance(right.value, str) else NATURAL
-    return bool(_OPERATORS[type(operation)](_value(left, kind, scope), _value(right, kind, scope)))
 
 
 def kind_of(field: inspect.Field) -> Kind:

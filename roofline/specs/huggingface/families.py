@@ -11,6 +11,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, convert, inspect
 
 from roofline.core.errors import SpecError, quote
@@ -25,7 +26,7 @@ from roofline.specs.huggingface.config import (
     sparse_layers,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.expressions import FLAG, WINDOW, Kind, Scope, evaluate, kind_of
+from roofline.specs.huggingface.expressions import WINDOW, Kind, Scope, evaluate, holds, kind_of
 from roofline.specs.modelspec import SECTIONS, ModelSpec
 from roofline.specs.sublayers import FEED_FORWARDS, MIXERS
 
@@ -97,11 +98,29 @@ def family(name: str) -> Family:
     return convert({**own, "spec": whole(found, {})}, Family)
 
 
+class _Field:
+    """A field of a spec: the record of its section, the field of an entry of a list, and what a key for it may hold."""
+
+    entry: _Field
+
+    def __init__(self, field: inspect.Field) -> None:
+        types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+        inner = next((one for one in types if isinstance(one, inspect.StructType)), None)
+        listed = next((one for one in types if isinstance(one, (inspect.ListType, inspect.VarTupleType))), None)
+        self.record = inner.cls if inner else SECTIONS.get(field.name, ModelSpec)  # a tower is a model
+        if listed is not None:
+            self.entry = _Field(inspect.Field(field.name, field.name, listed.item_type))
+        self.plain = any(isinstance(one, inspect.StrType) for one in types)
+        self.whole = not any(isinstance(one, inspect.FloatType) for one in types)
+        layers = Kind(most=10**5, needed=True)
+        self.kind = layers if field.name == "layers" else kind_of(inner.fields[0] if inner else field)
+
+
 @cache
-def _fields(record: type) -> dict[str, inspect.Field]:
+def _fields(record: type) -> dict[str, _Field]:
     found = inspect.type_info(record)
     assert isinstance(found, inspect.StructType)
-    return {field.name: field for field in found.fields}
+    return {field.name: _Field(field) for field in found.fields}
 
 
 def fill(record: type, row: Mapping[str, Any], scope: Scope) -> Spec:
@@ -111,30 +130,24 @@ def fill(record: type, row: Mapping[str, Any], scope: Scope) -> Spec:
     return {key: value for key, value in filled.items() if value is not None}
 
 
-def _filled(field: inspect.Field, source: Any, scope: Scope) -> Any:
-    types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-    inner = next((one for one in types if isinstance(one, inspect.StructType)), None)
+def _filled(field: _Field, source: Any, scope: Scope) -> Any:
     if isinstance(source, dict):
-        record = ModelSpec if field.name == "tower" else inner.cls if inner else SECTIONS[field.name]
-        return fill(record, source, scope)
+        return fill(field.record, source, scope)
     if isinstance(source, list):
-        listed = next(one for one in types if isinstance(one, (inspect.ListType, inspect.VarTupleType)))
-        entry = inspect.Field(field.name, field.name, listed.item_type)
-        return [_filled(entry, one, scope) for one in source]
-    if not isinstance(source, str) or any(isinstance(one, inspect.StrType) for one in types):
+        return [_filled(field.entry, one, scope) for one in source]
+    if field.plain or not isinstance(source, str):
         return source
-    kind = Kind(most=10**5, needed=True) if field.name == "layers" else kind_of(inner.fields[0] if inner else field)
-    found = evaluate(source, kind, scope)
-    if isinstance(found, float) and not any(isinstance(one, inspect.FloatType) for one in types):
+    found = evaluate(source, field.kind, scope)
+    if isinstance(found, float) and field.whole:
         return int(found)
-    return found or None if kind is WINDOW else found
+    return found or None if field.kind is WINDOW else found
 
 
 def read_family(name: str, config: Config) -> Spec:
     """The spec of a file by the row of a `model_type`."""
     own = family(name)
     for condition, other in own.instead.items():
-        if evaluate(condition, FLAG, Scope(config)):
+        if holds(condition, Scope(config)):
             return read_family(other, config)
     config = config.renamed(**own.renamed)
     for key in own.refused:
@@ -154,7 +167,7 @@ def read_family(name: str, config: Config) -> Spec:
 def check(needed: Mapping[str, str], scope: Scope, model_type: str = "") -> None:
     """Raise SpecError for the first condition that does not hold, with what is said of it."""
     for condition, problem in needed.items():
-        if not evaluate(condition, FLAG, scope):
+        if not holds(condition, scope):
             raise SpecError(scope.config.where, problem.format(model_type=quote(model_type)))
 
 
@@ -179,12 +192,13 @@ def _mixers(row: Family, config: Config) -> list[str]:
 def _chosen(pattern: Mapping[str, str | bool], config: Config) -> list[str]:
     """The first name for each layer whose condition holds."""
     layers = config.layers()
-    first = Scope(config, 0, layers)
-    scopes = (Scope(config, index, layers, known=first.known) for index in range(layers))
-    return [
-        next(name for name, holds in pattern.items() if holds is True or evaluate(str(holds), FLAG, scope))
-        for scope in scopes
-    ]
+    chosen, left = np.full(layers, "", dtype=object), np.ones(layers, dtype=bool)
+    for name, condition in pattern.items():
+        if left.any():
+            found = left & (condition is True or holds(str(condition), Scope(config, layers)))
+            chosen[found], left = name, left & ~found
+    names: list[str] = chosen.tolist()
+    return names
 
 
 READERS: Mapping[str, Reader] = {

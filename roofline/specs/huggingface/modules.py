@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import translate as glob
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -47,18 +48,18 @@ class Module(NamedTuple):
     share: float
 
 
-def modules(model: Model) -> Iterator[Module]:
-    """The linear modules of the decoder's layers, and its ends."""
+def modules(model: Model, apart: Callable[[int], bool]) -> Iterator[Module]:
+    """The linear modules of the decoder's layers, and its ends; of equal layers that are not `apart` those of one."""
     layers = {group.name: group.layer for group in model.groups}
-    widths = (_dense_width(layer) for layer in layers.values())
-    widest = max(widths, default=0) or 1
-    for index, name in enumerate(model.pattern):
+    widest = max(map(_dense_width, layers.values()), default=0) or 1
+    first: dict[str, int] = {}
+    kinds = (
+        (name, index if apart(index) else first.setdefault(name, index)) for index, name in enumerate(model.pattern)
+    )
+    for (name, index), times in Counter(kinds).items():
         for component, names, share in _of_layer(layers[name]):
-            yield Module(
-                component,
-                tuple(f"layers.{index}.{each}" for each in names),
-                share / (widest if component in _FEED_LEAVES else 1),
-            )
+            part = share / (widest if component in _FEED_LEAVES else 1)
+            yield Module(component, tuple(f"layers.{index}.{each}" for each in names), part * times)
     yield Module("embedding", ("embed_tokens",), 1)
     yield Module("lm_head", ("lm_head",), 1)
 
@@ -132,9 +133,7 @@ class Patterns(Generic[T]):
     def __init__(self, entries: Mapping[str, T], where: str) -> None:
         self._plain: dict[str, T] = {}
         self._matched: list[tuple[str, re.Pattern[str], T]] = []
-        self.numbered = False
         for text, value in entries.items():
-            self.numbered = self.numbered or any(map(str.isdigit, text))
             if text.startswith("re:"):
                 self._matched.append((text, _expression(text.removeprefix("re:"), where), value))
             elif "*" in text or "?" in text:
@@ -144,6 +143,12 @@ class Patterns(Generic[T]):
                 self._matched.append((text, re.compile(rf"{whole}(?:\.|$)"), value))
             else:
                 self._plain[_OUTSIDE.sub("", text.strip(".")) or text] = value
+        self._numbers = {part for text in self._plain for part in text.split(".") if part.isdigit()}
+        self._numbered = any(map(str.isdigit, "".join(text for text, _, _ in self._matched)))
+
+    def name_layer(self, index: int) -> bool:
+        """Whether an entry may mean a layer of this index otherwise than others of its kind."""
+        return self._numbered or str(index) in self._numbers
 
     def find(self, names: Sequence[str]) -> T | None:
         """What is said of a module with these spellings; None for nothing."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from roofline.specs.huggingface.config import WINDOWED, Config, Reader, Spec, base_spec, layer_types, spec_with_pattern
+from roofline.specs.huggingface.config import WINDOWED, Config, Spec, base_spec, layer_types, spec_with_pattern
 
 
 class _Shape:
@@ -75,7 +73,7 @@ def _linear(name: str, inputs: int, outputs: int) -> Spec:
     return {"name": name, "inputs": inputs, "outputs": outputs}
 
 
-def _gemma3n_text(config: Config) -> Spec:
+def gemma3n_text(config: Config) -> Spec:
     """AltUp keeps several streams, of which a layer computes one; LAuReL is a low-rank path around attention."""
     shape = _Shape(config, 262144)
     head_dim, streams = config.integer("head_dim", default=256), config.integer("altup_num_inputs", default=4)
@@ -110,6 +108,3 @@ def gemma4_per_layer(config: Config) -> Spec:
     kinds = list(zip(shape.kinds, shape.reads, strict=True))
     layers = [shape.modules(kind, sizes[kind], reads == "reads", widths[reads], [], norms=4) for kind, reads in kinds]
     return shape.pattern(base_spec(config, tied=True), [f"{kind}_{reads}" for kind, reads in kinds], layers)
-
-
-READERS: Mapping[str, Reader] = {"gemma3n_text": _gemma3n_text}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from roofline.core.errors import quote
+from roofline.core.errors import SpecError, quote
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface.config import Config, Spec
 from roofline.specs.huggingface.modules import TOWERS, Patterns, modules
@@ -20,6 +20,7 @@ from roofline.specs.huggingface.quantization_methods import (
     PLAIN,
     SECTION,
     Rules,
+    block_sides,
     method_of,
     unknown,
 )
@@ -52,15 +53,19 @@ def quantization(config: Config, beside: Config | None, spec: Spec) -> Spec:
         return {}
     section = sections[0]
     rules = method_of(section)(section)
-    if "fp4" in (section.content.get("expert_dtype"), places[0].content.get("expert_dtype")):  # DeepSeek-V4
-        rules.named[EXPERTS] = "mxfp4"
+    for place in (section, places[0]):  # DeepSeek-V4
+        experts = place.text("expert_dtype", None)
+        if experts not in (None, "fp4", "fp8"):
+            raise SpecError(config.where, f"'expert_dtype' must be fp4 or fp8, got {quote(experts)}")
+        if experts == "fp4":
+            rules.named[EXPERTS] = "mxfp4"
     if places[0].text("model_type", None) == "kimi_k3":  # stored in 16 bits, though its file does not say so
         rules.named |= dict.fromkeys(("routed_expert_down_proj", "routed_expert_up_proj"), PLAIN)
     excluded = dict.fromkeys((name for key in EXCLUSION_KEYS for name in section.texts(key)), PLAIN)
     rules.named = {**excluded, **rules.named, **excluded}  # first in order, and last in value
     model = parse_model(spec, config.where)
     found = _spec(rules, model, config.where)
-    if (sides := section.integers("weight_block_size")) and sides != [128, 128]:
+    if (sides := block_sides(section)) and sides != [128, 128]:
         found["block"] = sides[0]
     if not found:
         algorithm = (section.text("quant_algo", "") or "").upper()
@@ -94,14 +99,10 @@ def _spec(rules: Rules, model: Model, where: str) -> Spec:
     named = Patterns(rules.named, where)
     formats: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     schemes: set[str] = set()
-    known: dict[tuple[str, ...], str] = {}
-    for component, names, share in modules(model):
-        key = names if named.numbered else (component, *(name.partition(".")[2].partition(".")[2] for name in names))
-        if key not in known:
-            default = rules.default if component not in UNQUANTIZED or rules.everywhere else PLAIN
-            found = named.find(names)
-            known[key] = default if found is None else found
-        scheme = known[key]
+    for component, names, share in modules(model, named.name_layer):
+        default = rules.default if component not in UNQUANTIZED or rules.everywhere else PLAIN
+        found = named.find(names)
+        scheme = default if found is None else found
         formats[component][_weights(scheme) if scheme else model.dtype] += share
         if scheme:
             schemes.add(scheme)

@@ -244,7 +244,7 @@ def _quark(section: Config) -> Rules:
 def _quark_scheme(group: Config) -> str:
     steps = group.content.get("weight")
     if isinstance(steps, list) and steps:  # quantized twice, and stored as the last step has it
-        group = group.replaced({**group.content, "weight": steps[-1]})
+        group = group.having({"weight": steps[-1]})
     weights, inputs = group.section("weight"), group.section("input_tensors")
     if not weights.content:
         return PLAIN
@@ -275,7 +275,7 @@ def _mlx(section: Config) -> Rules:
         if value is False:
             named[name] = PLAIN
         elif isinstance(value, dict):
-            named[name] = _mlx_scheme(section.replaced({**section.content, **value}))
+            named[name] = _mlx_scheme(section.having(value))
     return Rules(_mlx_scheme(section), named, everywhere=True)
 
 
@@ -341,8 +341,16 @@ def _whole(scheme: str, _: Config) -> Rules:
     return Rules(scheme)
 
 
+def block_sides(section: Config) -> list[int]:
+    """Rows and columns of the blocks that share a scale; [] where the section names none."""
+    sides = section.integers("weight_block_size")
+    if section.content.get("weight_block_size") is not None and (len(sides) != 2 or min(sides) < 1):
+        raise SpecError(section.where, f"'weight_block_size' must be two positive integers, got {quote(sides)}")
+    return sides
+
+
 METHODS: Mapping[str, Callable[[Config], Rules]] = {
-    "fp8": lambda section: Rules("fp8_block" if section.integers("weight_block_size") else "fp8"),  # DeepSeek-V3
+    "fp8": lambda section: Rules("fp8_block" if block_sides(section) else "fp8"),  # DeepSeek-V3
     **{method: partial(_whole, scheme) for method, scheme in _TABLES["methods"].items()},
     "awq": lambda section: Rules(_grouped(section, "awq")),
     "gptq": _gptq,

@@ -31,7 +31,7 @@ def _text(config: Config, row: _Row) -> Spec:
     if tied is None and (row.tied or config.defaults.get("tie_word_embeddings") is False):
         tied = row.tied  # in files that leave out the class's true, Transformers 4 let the text decoder decide
     if nested and not row.tied_by_text and tied is not None:
-        text = text.replaced({**text.content, "tie_word_embeddings": tied})
+        text = text.having({"tie_word_embeddings": tied})
     model_type = text.text("model_type", row.text)
     if model_type not in decoders.READERS and model_type.startswith(config.text("model_type")):
         model_type = row.text
@@ -46,7 +46,7 @@ def _text(config: Config, row: _Row) -> Spec:
 def _read(row: _Row, config: Config) -> Spec:
     config.read.update(row.unread)
     decoder = _text(config, row)
-    if row.tower is None or (row.alone and not config.content.get("vision_config")):
+    if row.tower is None or (row.alone and not config.section("vision_config").content):
         return decoder
     return {**decoder, "tower_kind": "vision", **TOWERS[row.tower](config, config.section("vision_config"), decoder)}
 

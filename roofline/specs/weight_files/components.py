@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 
 GATE_UP = ("gate_proj", "up_proj")
 
-TABLES: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("components.yaml"))
+TABLES: Mapping[str, Mapping[str, Any]] = bundled("specs/weight_files/components.yaml")
 
 GGUF, SAFETENSORS = ({name: tuple(parts) for name, parts in TABLES[kind].items()} for kind in ("gguf", "safetensors"))
 """The components of a tensor of a GGUF file and of a module of Transformers, by name."""

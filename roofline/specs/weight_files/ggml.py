@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
-from pathlib import Path
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 
-_CONTENT = read_mapping(Path(str(files("roofline.specs.weight_files"))) / "ggml.yaml")
+_CONTENT = bundled("specs/weight_files/ggml.yaml")
 
 TYPES: Mapping[int, tuple[str, int, int]] = {
     number: (name, elements, size) for name, (number, elements, size) in _CONTENT["types"].items()

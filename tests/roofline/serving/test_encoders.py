@@ -26,7 +26,7 @@ def test_a_step_with_images_is_the_analysis_of_a_prompt_with_them() -> None:
     load = Load(rate=1.0).of(SEEN)
     assert load.means[0] == 500 + 2 * 256
     steps = replica_of(SEEN, load).steps
-    with_images = float(steps.kernel_seconds(0, 0, load.means[0])) + float(steps.tower[steps.tiles == 2][0])
+    with_images = float(steps.kernel_seconds(0, 0, load.means[0])) + steps.tower(2.0)
     analysed = analyze(SEEN).prefill.expected.mid - SEEN.profile["step"]
     assert with_images == pytest.approx(analysed, rel=0.06)
 

@@ -209,6 +209,14 @@ def test_layers_on_the_cpu_leave_their_memory_to_the_kv_cache() -> None:
     assert few.replica.kv_tokens > more.replica.kv_tokens > 0
 
 
+def test_slots_of_llama_cpp_displace_no_request() -> None:
+    """Requests without room wait for a slot: none is computed again, which takes long on a card with slow prompts."""
+    scenario = Scenario("mistral-7b", "arc-a580", engine="llama.cpp", quant="nvfp4", prompt=1, generate=323)
+    full, crowded = serve(scenario, concurrency=(60, 300)).outcomes
+    assert crowded.output_tokens_per_second > 0.98 * full.output_tokens_per_second
+    assert serve(scenario, concurrency=300, simulate=400).outcomes[0].preemptions == 0
+
+
 def test_the_values_of_a_load_are_written_as_on_the_command_line() -> None:
     scenario = Scenario(MODEL, H100)
     assert serve(scenario, concurrency="1:64:log3").values == (1, 8, 64)

@@ -31,6 +31,12 @@ def test_a_request_alone_takes_its_prefill_and_its_steps() -> None:
     assert (found.last - found.first) / 64 == pytest.approx(decode, rel=5e-3)
 
 
+def test_the_cache_holds_what_grows_between_two_events() -> None:
+    """Requests of one length end together, with no event between their first and last tokens."""
+    found = simulate(replica(), Load(prompt=100, generate=801, concurrency=8, rounds=3))
+    assert found.cached == pytest.approx(8 * (100 + 400), rel=0.02)
+
+
 def test_a_prompt_beyond_the_budget_takes_several_steps() -> None:
     found = simulate(replica(tokens=512), Load(prompt=2048, generate=1, concurrency=1, rounds=1))
     parts = sum(float(STEPS.seconds(0, 0, 512, cached)) for cached in (0, 512, 1024, 1536))
@@ -217,7 +223,7 @@ def test_experts_see_tokens_of_ranks_without_a_sequence_unless_they_are_masked(
         simulate(Replica(eight_ranks, Scheduler(tokens=8192, masked=masked), PLENTY), load).duration
         for masked in (False, True)
     )
-    saved = np.interp([1.0, number / 8], eight_ranks.tokens, eight_ranks.experts)
+    saved = eight_ranks.experts(np.array([1.0, number / 8]))
     slower = eight_ranks.engine.kernel_slowdown("decode")
     assert whole - masked == pytest.approx(99 * (saved[0] - saved[1]) * slower, rel=0.01, abs=1e-9)
     assert (whole > 1.05 * masked) == (number < 8)

@@ -124,6 +124,15 @@ def test_shared_experts_overlap_routed_experts(tmp_path: Path, batch: int) -> No
     assert eager.hidden == 0
 
 
+def test_experts_overlap_only_on_families_that_are_named(tmp_path: Path) -> None:
+    profile = "shared_stream: 256\nshared_on: [blackwell]"
+    named, other = (
+        _seconds(tmp_path, profile, model="qwen3.5-35b-a3b", hardware=hw) for hw in ("b200-sxm", "h200-sxm")
+    )
+    assert named.hidden > 0
+    assert other.hidden == 0
+
+
 def test_overlapped_experts_stay_above_their_bound(tmp_path: Path) -> None:
     """A model whose branches are long: what both must read and compute bounds what can be hidden."""
     decode = _seconds(tmp_path, "shared_stream: 4096", model="llama-4-scout", hardware="b200-sxm", batch=64)
@@ -258,16 +267,16 @@ def test_the_host_launches_what_no_graph_replays(sequences: int, tmp_path: Path)
     [
         ({}, "'name' is missing"),
         ({"name": "x", "based_on": ["vllm"]}, "in 'based_on'"),
-        ({"name": "x", "fusions": "qkv"}, "'fusions': expected a list"),
+        ({"name": "x", "fusions": "qkv"}, "'fusions' must be a list"),
         ({"name": "x", "graphs": ["decoding"]}, "did you mean 'decode'"),
         ({"name": "x", "parameters": {"step": "fast"}}, "'parameters.step'"),
         ({"name": "x", "parameters": {"launch": -1}}, "outside 0.1 to 10"),
-        ({"name": "x", "parameters": {"memory": float("nan")}}, "expected a number"),
-        ({"name": "x", "spread": [0.5]}, "'spread': expected a list of length 2"),
-        ({"name": "x", "sources": "me"}, "'sources': expected a list"),
+        ({"name": "x", "parameters": {"memory": float("nan")}}, "must be a number"),
+        ({"name": "x", "spread": [0.5]}, "'spread' must be a list of length 2"),
+        ({"name": "x", "sources": "me"}, "'sources' must be a list"),
         ({"name": "x", "own_kernels": ["cpus"]}, "unknown name 'cpus' in 'own_kernels'; did you mean 'cpu'"),
-        ({"name": "x", "shared_stream": True}, "'shared_stream': expected a whole number"),
-        ({"name": "x", "all_reduce": "8 us"}, "'all_reduce': expected a mapping"),
+        ({"name": "x", "shared_stream": True}, "'shared_stream' must be a whole number"),
+        ({"name": "x", "all_reduce": "8 us"}, "'all_reduce' must be a mapping"),
         ({"name": "x", "caches": {"attention": "fp9"}}, "unknown format 'fp9'"),
         ({"name": "x", "vendors": ["Apple"]}, "'vendors' must be a mapping"),
         ({"name": "x", "vendors": {"Apple": {"gapp": "1 us"}}}, "'gapp' in 'vendors.Apple'; did you mean 'gap'"),

@@ -633,3 +633,19 @@ def test_the_format_of_states_is_that_of_the_file() -> None:
     half = {**whole, "text_config": {**whole["text_config"], "mamba_ssm_dtype": "bfloat16"}}
     full, less = (state_bytes_per_sequence(read(content), parse_precision("bf16")) for content in (whole, half))
     assert 0.5 * full < less < 0.6 * full
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "key", "value"),
+    [
+        *(("deepseek-v3", "quantization_config", "weight_block_size", value) for value in ([], [1], [0, 128])),
+        *(("deepseek-v4-flash", "", "expert_dtype", value) for value in ("x", 0, [])),
+        ("deepseek-v4.1-flash", "quantization_config", "expert_dtype", "int3"),
+        ("deepseek-v4.1-flash", "text_config", "engram_num_embeddings", [1]),
+        *(("gemma-3-4b", "", "vision_config", value) for value in (0, [])),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_key(name: str, section: str, key: str, value: Any) -> None:
+    content = config(name)
+    (content[section] if section else content)[key] = value
+    assert repr(key) in rejection(content)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import NamedTuple
 
 from roofline.core.errors import RooflineError
-from roofline.scenario.analysis import ExpectedGeneration
+from roofline.scenario.analysis import ExpectedGeneration, analyze, static_batch
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import serve
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, Targets
 from roofline.timing.intervals import Estimate
+from roofline.whatif.odds import Odds, odds
 
 
 def as_served(scenario: Scenario, found: ExpectedGeneration) -> ExpectedGeneration:
@@ -30,7 +33,7 @@ def missed(found: Outcome | ExpectedGeneration, targets: Targets) -> dict[str, f
     else:
         values = {"ttft": found.ttft.mid, "tpot": 0.0 if found.tpot is None else found.tpot.mid}
     pairs = zip(values.items(), targets, strict=True)
-    return {name: float(value) for (name, value), target in pairs if math.isfinite(target) and not value <= target}
+    return {name: float(value) for (name, value), target in pairs if value > target}
 
 
 def speed(outcome: Outcome, load: Load) -> float:
@@ -47,11 +50,35 @@ def gain(outcome: Outcome, over: Outcome, load: Load) -> float:
     return (outcome.saturated_at or 0) / over.saturated_at if over.saturated_at else math.nan
 
 
-def judged(scenario: Scenario, load: Load, targets: Targets) -> tuple[bool, int, float]:
-    """What ranks scenarios under a load: whether it is sustained, the targets that are met, and the speed."""
+class Judged(NamedTuple):
+    """What ranks scenarios under a load: whether it is sustained, less the targets missed, and the speed.
+
+    `running` are the requests that run on average.
+    """
+
+    sustained: bool
+    met: int
+    value: float
+    running: float = 1.0
+
+
+@lru_cache(maxsize=64)
+def judged(scenario: Scenario, load: Load | None, targets: Targets) -> Judged:
+    """How well a scenario serves a load; without one, how many requests/s a user alone has answered."""
     try:
+        if load is None:
+            return Judged(True, 0, 1 / float(analyze(scenario).expected.total.mid))
         (outcome,) = serve(scenario, load, untold=False).outcomes
     except RooflineError:
-        return (False, -len(targets), -1.0)
+        return Judged(False, -len(targets), -1.0)
     value = speed(outcome, load) if outcome.stable else outcome.saturated_at or 0.0
-    return (outcome.stable, -len(missed(outcome, targets)), value)
+    return Judged(outcome.stable, -len(missed(outcome, targets)), value, outcome.running)
+
+
+def compared(one: Scenario, other: Scenario, load: Load | None, targets: Targets) -> Odds | None:
+    """How sure it is that one serves a load better than another; None where they are sustained or late unlike."""
+    first, second = (judged(each, load, targets) for each in (one, other))
+    if first[:2] != second[:2] or not (first.sustained and second.value > 0):
+        return None
+    better, worse = static_batch(one, first.running), static_batch(other, second.running)
+    return odds(better, worse, ratio=first.value / second.value)

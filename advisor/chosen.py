@@ -1,4 +1,4 @@
-"""Plans: the engine, the formats and the layout of a deployment, chosen where they are not said, until the model fits.
+"""What is chosen where it is not said, by every answer: engine, formats, memory and layout, until the model fits.
 
 As released, also in more of the memory than the engine's default, then fewer bits, each on every layout of the devices;
 on the default engine of the checkpoint and the hardware, then on that of GGUF files where nothing fits. Where requests
@@ -12,27 +12,30 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from msgspec import Struct
 
 from roofline.advisor.fitting import Fit, what_fits
 from roofline.advisor.formats import weight_bits
+from roofline.advisor.judged import compared, judged
 from roofline.advisor.search.goal import Price, Quality
+from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.configurations import formats_for
 from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure_scalar
 from roofline.launch.bundle import refused
-from roofline.launch.command import repository_of
+from roofline.launch.repository import repository_of
 from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.kv_capacity import startable
 from roofline.scenario.layout import is_usual
-from roofline.scenario.memory import memory_reserve
+from roofline.scenario.memory import more_memory
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
-from roofline.serving.outcome import NO_TARGETS, Targets
+from roofline.serving.outcome import NO_TARGETS, Targets, targets_or_usual
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
 from roofline.specs.model_names import quantized_repositories
@@ -41,23 +44,22 @@ from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
 from roofline.techniques.support import is_documented, runs_gguf
 from roofline.techniques.unsupported import unsupported
-from roofline.verdict.judged import judged
-from roofline.whatif.odds import NODES
+from roofline.whatif.odds import HEDGED, NODES, SURE, Odds
 
 WEIGHT_OPTIONS = tuple(name for name in of_group(FORMATS) if name not in ("kv", "dtype"))
 """Options that say in which format the weights are."""
-
-UTILIZATION, MOST_UTILIZED = "gpu_memory_utilization", 0.95
-"""The fraction of the memory that an engine may be told to use where nothing fits in its default.
-
-As vLLM's recipes do for gpt-oss-120b on one H100 (vllm-project/recipes, OpenAI/GPT-OSS.md).
-"""
 
 UNDOCUMENTED = "w8a16"
 """The scheme that is tried on engines whose formats no document states: 8-bit weights, computed as released."""
 
 CONVERTED = 1.15
 """The most bits of a weight over those of the checkpoint from which it is converted: of FP8 Q8_0 has 1.06."""
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm", GGUF_ENGINE, "mlx")
+"""Engines that are compared with the one of the checkpoint's form: those with a server of their own."""
+
+LENGTHS, CONTEXT = ("prompt", "generate", "context"), 4096
+"""Options that say how long a sequence is, and the tokens that one user has room for where none does."""
 
 LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
@@ -102,6 +104,16 @@ class Candidate(Struct, frozen=True, dict=True):
         """The memory with so many sequences at once."""
         return analyze(self.scenario.at(batch=min(users, self.scenario.max_batch))).memory
 
+    @cached_property
+    def roomy(self) -> bool:
+        """Whether one sequence has room for a context that is of use."""
+        scenario = self.scenario
+        if scenario.model.task != "generate":
+            return True
+        least = min(CONTEXT, scenario.settings.longest_of(scenario.model) or CONTEXT)
+        prompt = max(1, least - int(scenario.generate))
+        return bool(analyze(scenario.at(batch=1, prompt=prompt)).memory.fits)
+
     def room(self, users: int) -> int:
         """How many sequences of so many users are in memory at once; 0 where not even one fits."""
         most = min(users, self.scenario.max_batch)
@@ -120,6 +132,66 @@ class Plan(Struct, frozen=True, dict=True):
     candidate: Candidate
     fits: bool
     tried: tuple[Candidate, ...]
+    load: Load | None = None
+    targets: Targets = NO_TARGETS
+
+    @cached_property
+    def rival(self) -> tuple[Scenario, Odds] | None:
+        """The best other layout in the same formats, and how sure the chosen one is; None where it is sure, or alone.
+
+        For one user only pipelines are compared: other layouts are taken in an order that is known to be fast.
+        """
+        parallel, chosen = self.scenario.settings.parallel, self.candidate
+        if not self.fits or self.scenario.profile.split_layers or (self.load is None and parallel.pipeline == 1):
+            return None
+        others = [each for each in self.tried if each.unlaid == chosen.unlaid and each.supported and each is not chosen]
+        users = (self.load.concurrency if self.load is not None else None) or 1
+        at_once = users if chosen.memory(users).fits else 1
+        return self._surely([each.scenario for each in others if each.memory(at_once).fits])
+
+    def _surely(self, others: list[Scenario]) -> tuple[Scenario, Odds] | None:
+        """The best of others, and how sure it is that the chosen one is better; None where it is."""
+        best = max(others, key=lambda each: judged(each, self.load, self.targets)[:3], default=None)
+        found = None if best is None else compared(self.scenario, best, self.load, self.targets)
+        return None if best is None or found is None or found.probability >= SURE else (best, found)
+
+    @cached_property
+    def faster(self) -> tuple[str, Odds] | None:
+        """Another engine that runs the weights in formats as wide, and that likely is faster; None where none is."""
+        given, model = self.scenario.given, self.scenario.model
+        if not self.fits or given("engine") is not None or self.scenario.techniques or model.task != "generate":
+            return None
+        others = []
+        for name in ENGINES:
+            if name == GGUF_ENGINE and self.load is not None and not is_consumer(self.scenario.hardware):
+                continue  # no server of many users
+            with suppress(RooflineError):
+                candidate = Candidate(self.scenario.with_(engine=name), {"engine": name})
+                wide = candidate.bits / self.candidate.bits
+                if 1 / CONVERTED < wide < CONVERTED and candidate.supported and candidate.memory(1).fits:
+                    others.append(candidate.scenario)
+        found = self._surely([each for each in others if each.profile.name != self.scenario.profile.name])
+        if found is None or found[1].probability > 1 - HEDGED:
+            return None
+        return found[0].profile.name, found[1]
+
+    @cached_property
+    def halved(self) -> tuple[str, float] | None:
+        """Narrower weights than as released, with which half of the devices do, and their speed here over that.
+
+        None where as released does, too, or is as fast.
+        """
+        chosen, memory = self.candidate, self.candidate.memory(1)
+        if not self.fits or self.narrower or self.devices == 1 or 2 * memory.weights <= memory.budget:
+            return None
+        layout = {name: value for name, value in chosen.options.items() if name in LAYOUT}
+        same = [each for each in self.tried if each.options == {**layout, "quant": each.options.get("quant")}]
+        for each in same:
+            needed = each.memory(1)
+            if each.supported and needed.total + needed.weights <= needed.budget:
+                own, other = (judged(one.scenario, self.load, self.targets).value for one in (chosen, each))
+                return (each.formats, other / own) if other > own > 0 else None
+        return None
 
     @property
     def scenario(self) -> Scenario:
@@ -169,32 +241,35 @@ class Plan(Struct, frozen=True, dict=True):
         return tuple(kept)
 
 
-def choose(
+def plan_for(
     asked: Scenario, load: Load | None = None, targets: Targets = NO_TARGETS, schemes: Sequence[str] = ()
 ) -> Plan:
-    """The first candidate of a scenario that fits with the sequences of all users, or else with one.
+    """The first candidate of a scenario that fits with the sequences of all users, or else with one of a useful length.
 
-    `load` are users or a rate, None for a single user. `schemes` are those that a server reads besides the formats as
-    released; () leaves that to the engine's documents. Candidates that the engine is documented to run come first, and
-    under a load the layout that serves it best. Raises RooflineError where none can be simulated.
+    `load` are users or a rate, None for a single user; the `targets` of a load are the usual ones where none is given.
+    `schemes` are those that a server reads besides the formats as released; () leaves that to the engine's documents.
+    Candidates that the engine is documented to run come first, and under a load the layout that serves it best. Raises
+    RooflineError where none can be simulated.
     """
     _check_released(asked)
+    targets = targets_or_usual(*targets, load is not None, asked.model.task == "generate")
     users = (load.concurrency if load is not None else None) or 1
     changes = list(_changes(asked, load is not None, schemes))
     here = _candidates(asked, [each for each in changes if "engine" not in each])
-    if asked.given(UTILIZATION) is None and memory_reserve(asked).utilization < MOST_UTILIZED:
-        here = _with_headroom(asked, here, users)
+    if more := more_memory(asked):
+        here = _with_headroom(asked, here, users, more)
     tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each])]
     if not tried:
         asked.with_(**changes[0])  # raises why there is no way to run it
         analyze(asked)
         raise RooflineError("there is no way to run it")
-    for documented in (True, False):
+    unsaid = load is None and all(asked.given(name) is None for name in LENGTHS)
+    for documented, roomy in product((True, False), (True, False) if unsaid else (False,)):
         running = tuple(each for each in tried if each.supported or not documented)
         for own in _by_engine(running):
-            if fitting := [each for each in own if each.memory(1).fits]:
+            if fitting := [each for each in own if each.memory(1).fits and (each.roomy or not roomy)]:
                 chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
-                return Plan(chosen, True, tuple(tried))
+                return Plan(chosen, True, tuple(tried), load, targets)
     return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
 
 
@@ -209,12 +284,12 @@ def _check_released(asked: Scenario) -> None:
         )
 
 
-def _with_headroom(asked: Scenario, here: list[Candidate], users: int) -> list[Candidate]:
+def _with_headroom(asked: Scenario, here: list[Candidate], users: int, wider: dict[str, Any]) -> list[Candidate]:
     """Candidates, with those of more of the memory: as released where all users fit in it, all where nothing fits."""
     released = [each for each in here if each.released]
     if any(each.supported and each.memory(users).fits for each in released):
         return here
-    more = _candidates(asked, [{**each.options, UTILIZATION: MOST_UTILIZED} for each in here])
+    more = _candidates(asked, [{**each.options, **wider} for each in here])
     others = [each for each in here if not each.released]
     found = [*released, *(each for each in more if each.released and each.memory(users).fits), *others]
     return found if any(each.supported and each.memory(1).fits for each in found) else [*found, *more]
@@ -229,7 +304,7 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
     together = next((each for each in fitting if each.memory(users).fits), None)
     if together is not None and load.rate is not None:
         same = _best([each for each in fitting if each.unlaid == together.unlaid], load, targets)
-        sustained = judged(same.scenario, load, targets)[0]  # else a smaller cache may
+        sustained = judged(same.scenario, load, targets).sustained  # else a smaller cache may
         contenders = [together] if sustained else [together, *(each for each in fitting if each.released)]
     elif together is not None:
         contenders = [together] if together.released else [*(each for each in fitting if each.released), together]
@@ -240,6 +315,8 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
         if all(each.unlaid != other.unlaid for other in firsts):
             firsts.append(each)
     best = _best(firsts, load, targets)
+    if not best.released and judged(best.scenario, load, targets)[:2] < (True, 0):  # fewer bits still may meet them
+        best = _best(list({str(each.unlaid): each for each in reversed(fitting)}.values()), load, targets)
     at_once = users if best.memory(users).fits else 1
     laid_out = [each for each in fitting if each.unlaid == best.unlaid and each.memory(at_once).fits]
     return _best(laid_out, load, targets)
@@ -266,7 +343,7 @@ def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
         parallel, profile = each.scenario.settings.parallel, each.scenario.profile
         inside = parallel.devices <= each.scenario.hardware.node_devices
         staged = parallel.pipeline > 1 and inside and not profile.split_layers
-        sustained, met, value = judged(each.scenario, load, targets)
+        sustained, met, value, _ = judged(each.scenario, load, targets)
         return sustained, met, value / (1 + NODES) if staged else value
 
     return max(some, key=key) if len(some) > 1 else some[0]

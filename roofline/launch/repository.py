@@ -1,0 +1,43 @@
+"""The repository of a scenario's model, and the name that it has there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from roofline.scenario.scenario import Scenario
+from roofline.specs.model_names import begins, letters, listed_repository, made_name, quantized_repositories
+
+HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)(?:/.*)?", re.ASCII)
+_REPOSITORY = re.compile(r"(?:(?:https?://)?(?:huggingface\.co|hf\.co)/)?([\w.-]+/[\w.-]+)", re.ASCII)
+
+
+def repository_of(scenario: Scenario) -> str:
+    """The repository of the model: as the user named it, as the spec lists it, or of the spec's source; "" for none."""
+    name, source = made_name(scenario.model_name), HUB.fullmatch(scenario.model.source or "")
+    own = "" if source is None else source[1]
+    maker, _, plain = own.rpartition("/")
+    found = _REPOSITORY.fullmatch(name)
+    if found and name == scenario.model_name.strip():
+        given, _, model = found[1].partition("/")
+        same = model.lower() == plain.lower() and begins(given, maker)  # z-ai/glm-4.6
+        return "" if Path(name).exists() else own if same else found[1]
+    name = name.rpartition("/")[2]
+    written, known = letters(name), letters(scenario.model.name)
+    # A name that is cut short (qwen3-235b) means the model of the spec, with its maker's before it too (Google Gemma 3
+    # 27B); one with words more (-instruct) means another.
+    if own and any(begins(written[:cut], maker) and known.startswith(written[cut:]) for cut in range(len(written))):
+        return own
+    listed = listed_repository("-".join(name.split())) if written != known else ""
+    return listed or (found[1] if found else "")
+
+
+def name_of(scenario: Scenario) -> str:
+    """The model's name, or that of its own repository where the spec describes several models."""
+    name, repository = scenario.model.name, repository_of(scenario).rpartition("/")[2].lower()
+    return name if re.search(rf"{re.escape(name)}(?![\d.])", repository or name) else repository
+
+
+def quantized(scenario: Scenario, scheme: str) -> str:
+    """The listed repository of the scenario's model in a scheme; "" for none."""
+    return quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
