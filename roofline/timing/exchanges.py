@@ -7,22 +7,19 @@ runs. Gathering all tokens and scattering the sums are two collectives of NCCL.
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path
+
+from msgspec import convert
 
 from roofline.bound.roof import Placement
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.graph.op import Link
 from roofline.graph.parallel import Parallelism
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
-from roofline.specs.records import record
 from roofline.timing.calibration import Calibration, Match
 from roofline.timing.collectives import SizedMatch
 from roofline.timing.kernels.shapes import KernelShape, collective_shape
 from roofline.timing.variants import Dated
-
-FILE = Path(str(files("roofline.timing"))) / "exchanges.yaml"
 
 FEW = 256.0
 """Tokens of a rank up to which DeepEP's low-latency kernel runs: engines' buffers have 128 to 256 (SGLang's
@@ -53,7 +50,7 @@ class Choice(Dated, frozen=True, kw_only=True):
 @lru_cache(maxsize=2)
 def choices(part: str = "exchanges") -> tuple[Choice, ...]:
     """The rows of a part of the file, in their order."""
-    return tuple(record(Choice, row, str(FILE)) for row in read_mapping(FILE)[part])
+    return convert(bundled("timing/exchanges.yaml")[part], tuple[Choice, ...])
 
 
 def exchange_of(placement: Placement, engine: Engine) -> str:

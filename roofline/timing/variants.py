@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.specs.hardware import Hardware
-from roofline.specs.records import record
 from roofline.specs.version import between
 
-FILE = Path(str(files("roofline.timing"))) / "variants.yaml"
+FILE = "timing/variants.yaml"
 
 
-class Cost(Struct, frozen=True):
+class Cost(Struct, frozen=True, forbid_unknown_fields=True):
     """Times of unmeasured kernels over those of tuned ones on the same device: p10, p50 and p90, with their source."""
 
     times: tuple[float, float, float]
     source: str
 
 
-class Dated(Struct, frozen=True, kw_only=True):
+class Dated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row for an engine, from a version on or before one; "" without."""
 
     source: str
@@ -65,13 +62,13 @@ class Variant(Dated, frozen=True, kw_only=True):
 @lru_cache(maxsize=1)
 def variants() -> tuple[Variant, ...]:
     """The rows of the file, in their order."""
-    return tuple(record(Variant, row, str(FILE)) for row in read_mapping(FILE)["variants"])
+    return convert(bundled(FILE)["variants"], tuple[Variant, ...])
 
 
 @lru_cache(maxsize=1)
 def costs() -> Mapping[str, Cost]:
     """What kernels cost that run in place of tuned ones and were never measured, by their kind (`instead`)."""
-    return {name: record(Cost, row, str(FILE)) for name, row in read_mapping(FILE)["costs"].items()}
+    return convert(bundled(FILE)["costs"], dict[str, Cost])
 
 
 @lru_cache(maxsize=4096)  # every kernel of a pass asks, and most have none

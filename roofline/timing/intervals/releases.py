@@ -19,23 +19,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
 from roofline.graph.parallel import Parallelism
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
-from roofline.specs.records import record
+from roofline.specs.records import bundled_record
 from roofline.specs.version import Version
 from roofline.timing.intervals.deployments import Errors, farther, network_errors
-
-FILE = Path(str(files("roofline.specs"))) / "releases.yaml"
 
 FIRST, MONTHS, FAR = 3.0, 5.0, 36.0
 """Factor of p90 on the expected time in the month of an architecture's release, months until its logarithm has fallen
@@ -76,9 +71,8 @@ class _Dates(Struct, frozen=True):
     few: tuple[str, ...]
 
 
-@lru_cache(maxsize=1)
 def _releases() -> _Dates:
-    return record(_Dates, read_mapping(FILE), str(FILE))
+    return bundled_record(_Dates, "specs/releases.yaml")
 
 
 class Support(NamedTuple):

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from importlib.resources import files
 from operator import attrgetter, mul
-from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct, convert, structs
 from numpy.typing import NDArray
 
 from roofline.core import numeric as np
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.registry import Registration, Registry
 from roofline.specs.hardware import Hardware
-from roofline.specs.records import record
 from roofline.timing.kernels import (
     attention,
     attention_decode,
@@ -96,7 +93,7 @@ ODD_HEADS = Unusual("head_dim not 128 or window", lambda shape: (shape.head_dim 
 """Attention with other library kernels than the common case."""
 
 
-class _Schema(Struct, frozen=True):
+class _Schema(Struct, frozen=True, forbid_unknown_fields=True):
     """A row of the file, which says what each field means."""
 
     texts: tuple[str, ...]
@@ -108,8 +105,7 @@ class _Schema(Struct, frozen=True):
     ranged: int | None = None
 
 
-FILE = Path(str(files("roofline.timing.kernels"))) / "schema.yaml"
-_SCHEMA = read_mapping(FILE)
+_SCHEMA = convert(bundled("timing/kernels/schema.yaml"), dict[str, _Schema])
 
 
 def _shipped(
@@ -123,7 +119,7 @@ def _shipped(
     instructions: Callable[[str], float] = lambda _format: np.inf,
 ) -> Kernel:
     """A kernel with its measurements as a row of the file says, that of its op or another one."""
-    row = record(_Schema, _SCHEMA[schema or op], str(FILE), schema or op)
+    row = _SCHEMA[schema or op]
     sizes = [attrgetter(name) for name in row.size]
     *edges, _ = row.classes.values()
     return Kernel(
