@@ -294,15 +294,11 @@ def _ranked(groups: list[list[Trial]]) -> list[list[Trial]]:
 def _recommended(case: Case, findings: Findings, groups: Sequence[list[Trial]], top: int) -> Iterator[Recommendation]:
     """One recommendation per group; the first moves of the first slots have break-even points."""
     slots: Counter[str] = Counter()
-    for before, group in zip(_before(groups), groups, strict=False):
+    for before, group in zip([None, *(group[0] for group in groups)], groups, strict=False):
         (move,) = group[0].moves
         slots[move.slot] += 1
         detailed = slots[move.slot] <= (2 if move.kind is Kind.TECHNIQUE else 1) and len(slots) <= top
         yield _recommendation(case, findings, group, before, detailed)
-
-
-def _before(groups: Sequence[list[Trial]]) -> list[Trial | None]:
-    return [None, *(group[0] for group in groups)]
 
 
 def _recommendation(
@@ -311,12 +307,14 @@ def _recommendation(
     trial = group[0]
     (move,) = trial.moves
     concerned = [(rule, found) for rule, found in findings if _concerns(found, move)]
+    near = detailed and before is not None and len(before.missed) == len(trial.missed)
+    tied = near and before is not None and (ratio := better(trial, before)).low < 1 < ratio.high
     return Recommendation(
         move,
         trial,
         better(case.base, trial),
         trial.price,
-        detailed and before is not None and len(before.missed) == len(trial.missed) and _tied(before, trial),
+        tied,
         tuple((rule, found.text) for rule, found in concerned if isinstance(found, Hint)),
         tuple(found.text for _, found in concerned if isinstance(found, Caution)),
         check_request(move.name).published if move.kind is Kind.TECHNIQUE else (),
@@ -329,12 +327,6 @@ def _concerns(found: Finding, move: Move) -> bool:
     """Whether a finding names a move or its slot."""
     names = {move.name, move.slot, move.name.partition(":")[0]}
     return not isinstance(found, Bottleneck) and not names.isdisjoint(found.moves)
-
-
-def _tied(one: Trial, other: Trial) -> bool:
-    """Whether the interval of the gain of one over the other includes 1."""
-    ratio = better(other, one)
-    return bool(ratio.low < 1 < ratio.high)
 
 
 def _ineffective(
@@ -379,5 +371,5 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
     tried = (case.trials.attempt([hardware_move(load_hardware(name))]) for name in best)
     helping = _helping(case, (trial for trial in tried if trial is not None))
     groups = _ranked([[trial] for trial in helping])[:SHOWN_DEVICES]
-    pairs = zip(_before(groups), groups, strict=False)
+    pairs = zip([None, *(group[0] for group in groups)], groups, strict=False)
     return tuple(_recommendation(case, findings, group, before, detailed=True) for before, group in pairs)

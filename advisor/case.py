@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -150,8 +149,8 @@ class Case(Struct, frozen=True, dict=True):
     @cached_property
     def formats_after(self) -> Mapping[str, Formats]:
         """The formats after each move that changes those of weights, activations or KV cache."""
-        found = {name: formats_of(trial.analysis) for name, trial in self.placed_of("weight format", "KV format")}
-        return MappingProxyType({name: formats for name, formats in found.items() if formats is not None})
+        found = ((name, formats_of(trial.analysis)) for name, trial in self.placed_of("weight format", "KV format"))
+        return {name: formats for name, formats in found if formats is not None}
 
     @cached_property
     def weight_only(self) -> Mapping[str, Formats]:
@@ -165,19 +164,15 @@ class Case(Struct, frozen=True, dict=True):
 
     def _moves_where(self, predicate: Callable[[Formats, Formats], bool]) -> Mapping[str, Formats]:
         old = self.formats
-        if old is None:
-            return MappingProxyType({})
-        return MappingProxyType({name: new for name, new in self.formats_after.items() if predicate(old, new)})
+        return {} if old is None else {name: new for name, new in self.formats_after.items() if predicate(old, new)}
 
     def trials_of(self, *slots: str) -> Iterator[tuple[str, Trial]]:
-        for name, move in self.moves.items():
-            if move.slot in slots and (trial := self.trials.attempt([move])) is not None:
-                yield name, trial
+        tried = ((name, self.trials.attempt([move])) for name, move in self.moves.items() if move.slot in slots)
+        return ((name, trial) for name, trial in tried if trial is not None)
 
     def placed_of(self, *slots: str) -> Iterator[tuple[str, Trial]]:
-        for name, move in self.moves.items():
-            if move.slot in slots and (trial := self.trials.placed(frozenset({move}))) is not None:
-                yield name, trial
+        moves = ((name, frozenset({move})) for name, move in self.moves.items() if move.slot in slots)
+        return ((name, trial) for name, move in moves if (trial := self.trials.placed(move)) is not None)
 
     @cached_property
     def decode_gemm(self) -> WeightGemm | None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from msgspec import Struct
@@ -57,6 +58,9 @@ CONVERTED = 1.15
 ENGINES = ("vllm", "sglang", "tensorrt-llm", GGUF_ENGINE, "mlx")
 """Engines that are compared with the one of the checkpoint's form: those with a server of their own."""
 
+LENGTHS, CONTEXT = ("prompt", "generate", "context"), 4096
+"""Options that say how long a sequence is, and the tokens that one user has room for where none does."""
+
 LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
 
@@ -99,6 +103,16 @@ class Candidate(Struct, frozen=True, dict=True):
     def memory(self, users: int) -> Memory:
         """The memory with so many sequences at once."""
         return analyze(self.scenario.at(batch=min(users, self.scenario.max_batch))).memory
+
+    @cached_property
+    def roomy(self) -> bool:
+        """Whether one sequence has room for a context that is of use."""
+        scenario = self.scenario
+        if scenario.model.task != "generate":
+            return True
+        least = min(CONTEXT, scenario.settings.longest_of(scenario.model) or CONTEXT)
+        prompt = max(1, least - int(scenario.generate))
+        return bool(analyze(scenario.at(batch=1, prompt=prompt)).memory.fits)
 
     def room(self, users: int) -> int:
         """How many sequences of so many users are in memory at once; 0 where not even one fits."""
@@ -230,7 +244,7 @@ class Plan(Struct, frozen=True, dict=True):
 def plan_for(
     asked: Scenario, load: Load | None = None, targets: Targets = NO_TARGETS, schemes: Sequence[str] = ()
 ) -> Plan:
-    """The first candidate of a scenario that fits with the sequences of all users, or else with one.
+    """The first candidate of a scenario that fits with the sequences of all users, or else with one of a useful length.
 
     `load` are users or a rate, None for a single user; the `targets` of a load are the usual ones where none is given.
     `schemes` are those that a server reads besides the formats as released; () leaves that to the engine's documents.
@@ -249,10 +263,11 @@ def plan_for(
         asked.with_(**changes[0])  # raises why there is no way to run it
         analyze(asked)
         raise RooflineError("there is no way to run it")
-    for documented in (True, False):
+    unsaid = load is None and all(asked.given(name) is None for name in LENGTHS)
+    for documented, roomy in product((True, False), (True, False) if unsaid else (False,)):
         running = tuple(each for each in tried if each.supported or not documented)
         for own in _by_engine(running):
-            if fitting := [each for each in own if each.memory(1).fits]:
+            if fitting := [each for each in own if each.memory(1).fits and (each.roomy or not roomy)]:
                 chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
                 return Plan(chosen, True, tuple(tried), load, targets)
     return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
@@ -300,6 +315,8 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
         if all(each.unlaid != other.unlaid for other in firsts):
             firsts.append(each)
     best = _best(firsts, load, targets)
+    if not best.released and judged(best.scenario, load, targets)[:2] < (True, 0):  # fewer bits still may meet them
+        best = _best(list({str(each.unlaid): each for each in reversed(fitting)}.values()), load, targets)
     at_once = users if best.memory(users).fits else 1
     laid_out = [each for each in fitting if each.unlaid == best.unlaid and each.memory(at_once).fits]
     return _best(laid_out, load, targets)

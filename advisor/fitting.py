@@ -107,8 +107,10 @@ def _formats(scenario: Scenario) -> Fit | None:
     for scheme, kv in offered:
         chosen = {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
         narrower = _fitting(scenario, chosen) if chosen else None
-        if narrower is not None and _stores_no_more(narrower.scenario, scenario):
-            return narrower
+        if narrower is not None:
+            memory, present = analyze(narrower.scenario).memory, analyze(scenario).memory
+            if np.all(memory.weights <= present.weights) and np.all(memory.kv_cache <= present.kv_cache):
+                return narrower
     return None
 
 
@@ -234,13 +236,6 @@ def _fitting(scenario: Scenario, options: Mapping[str, Any]) -> Fit | None:
     rates = analysis.expected if analysis.times_are_expected else None
     rate = analysis.generation.tokens_per_second if rates is None else rates.tokens_per_second.mid
     return Fit({name: value for name, value in options.items() if value is not None}, changed, float(np.max(rate)))
-
-
-def _stores_no_more(scenario: Scenario, other: Scenario) -> bool:
-    """Whether neither weights nor KV cache take more than those of another scenario."""
-    memory, present = (analyze(one).memory for one in (scenario, other))
-    pairs: tuple[tuple[Any, Any], ...] = ((memory.weights, present.weights), (memory.kv_cache, present.kv_cache))
-    return all(own <= before for own, before in pairs)
 
 
 KINDS = (_utilization, _formats, _devices, _other_engine, cpu_memory, _less_work)

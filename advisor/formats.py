@@ -114,11 +114,6 @@ class WeightGemm(Struct, frozen=True):
         return self.ridge * bits / 16
 
     @property
-    def saturation_bits(self) -> float:
-        """Bits per weight at which it becomes compute-bound: fewer save no time."""
-        return 16 * self.rows / self.ridge
-
-    @property
     def memory_bound(self) -> bool:
         return bool(self.figures.bound == Bound.MEMORY)
 

@@ -27,6 +27,7 @@ from roofline.scenario.options import OPTIONS
 from roofline.specs.library import folders
 from roofline.specs.modelspec import list_models
 from roofline.specs.servers import SERVERS
+from roofline.verdict.verdict import settled
 
 Value = str | int | float | bool | list[str]
 Options = Annotated[
@@ -134,7 +135,9 @@ def launch(
 ) -> dict[str, Any]:
     """The files that start a server and measure it, the memory that it takes, and what it is predicted to do."""
     with _guarded():
-        return bundle(_scenario(model, hw, options), engine, target, concurrency=users, tiers=tiers).to_dict()
+        asked = _scenario(model, hw, options if engine is None else {**(options or {}), "engine": engine})
+        chosen = settled(asked, concurrency=users).scenario
+        return bundle(chosen, engine, target, concurrency=users, tiers=tiers).to_dict()
 
 
 def size(

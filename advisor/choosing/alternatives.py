@@ -60,11 +60,6 @@ class Alternative(Struct, frozen=True):
     copies: int = 1
     pools: Pools | None = None
 
-    @property
-    def drafts(self) -> bool:
-        """Whether it decodes with drafts."""
-        return self.scenario is not None and self.scenario.settings.speculation is not None
-
 
 NODE = 8
 """Expert ranks beyond which another exchange is compared, too."""

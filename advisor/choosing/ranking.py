@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from roofline.advisor.choosing.alternatives import Alternative
 from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row, rival_of
 from roofline.core.errors import RooflineError
-from roofline.scenario.analysis import Analysis, static_batch
+from roofline.scenario.analysis import static_batch
 from roofline.scenario.cost import HOUR, rent
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at
 from roofline.serving.load import Load
@@ -52,13 +52,10 @@ class Search:
         self, load: Load, objective: Objective, limits: tuple[float | None, float | None], hours: float
     ) -> None:
         self.load, self.objective, self.limits, self.hours = load, objective, limits, hours
-        self.parted = False  # outputs vary, as some of the alternatives draft
         self.served: list[_Served] = []
         self.bought: list[Row] = []
 
     def add(self, alternatives: Sequence[Alternative], progress: Callable[[str], None]) -> None:
-        self.parted = any(each.drafts for each in alternatives)
-        self.load = self.load.apart if self.parted else self.load
         for index, alternative in enumerate(alternatives):
             progress(f"alternative {index + 1} of {len(alternatives)}")
             self.served.append(self._serve(alternative))
@@ -77,8 +74,7 @@ class Search:
         return _Served(self._judged(row, deployment, outcome, amount_of(self.load) / share), deployment)
 
     def _at(self, amount: float, alternative: Alternative) -> Load:
-        found = _with_amount(self.load, _share(_with_amount(self.load, amount), alternative))
-        return found.apart if self.parted else found
+        return _with_amount(self.load, _share(_with_amount(self.load, amount), alternative))
 
     def _judged(self, row: Row, deployment: Deployment, outcome: Outcome, shares: float) -> Row:
         """The row with an outcome of one copy, judged by the objective and the limits; the load is so many shares."""
@@ -201,7 +197,11 @@ class Search:
         if not (math.isfinite(best.value) and math.isfinite(other.value)):
             return None
         apart = APART if (best.alternative.pools is None) is not (other.alternative.pools is None) else 0.0
-        first, second = (_static(row) for row in (best, other))
+        assert best.alternative.scenario is not None
+        assert other.alternative.scenario is not None
+        # The static batches of the sequences that run on one copy.
+        first = static_batch(best.alternative.scenario, best.outcome.running)
+        second = static_batch(other.alternative.scenario, other.outcome.running)
         judged = odds(first, second, TIMED.get(self.objective, "total"), other.value / best.value, apart)
         names = (*judged.doubts, *(["prefill and decode apart"] if apart else []))
         return replace(judged, doubts=names)
@@ -224,13 +224,6 @@ def _first(rows: Sequence[Row], holder: str) -> str:
     best = min(rows, key=lambda row: row.rank)
     held = next(row for row in rows if row.label == holder)
     return holder if best.rank[:-1] == held.rank[:-1] and held.value <= best.value * NOTABLE else best.label
-
-
-def _static(row: Row) -> Analysis:
-    """The static batch of the sequences that run on one copy."""
-    assert row.outcome is not None
-    assert row.alternative.scenario is not None
-    return static_batch(row.alternative.scenario, row.outcome.running)
 
 
 def amount_of(load: Load) -> float:

@@ -1,17 +1,19 @@
-"""Rules about parallelism and devices: tensor and pipeline parallelism, offloading, hardware fit, edge devices."""
+"""Rules about devices: parallelism, mixtures of experts, offloading, hardware fit, and edge devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from roofline.advisor.case import NEGLIGIBLE, Case, link_text
 from roofline.advisor.rules import Finding, Told, rule
 from roofline.advisor.search.moves import Kind
 from roofline.advisor.search.trials import Trial
-from roofline.bound.memory import active_parameters
+from roofline.bound.memory import active_parameters, parameters
 from roofline.bound.roof import Bound
 from roofline.core.errors import RooflineError
 from roofline.core.units import amount
+from roofline.graph.ranks import imbalance
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.phase import OpFigures
 from roofline.specs.checkpoint import unsupported_arithmetic
@@ -60,7 +62,9 @@ def _more_tensor_parallelism(case: Case, told: Told, name: str, analysis: Analys
     phase = analysis.decode if decodes and analysis.decode is not None else analysis.prefill
     share, whole = case.time_share(phase, _communicates), float(phase.expected.mid)
     facts = {"tensor": analysis.parallel.tensor, "link": link_text(analysis, _span(analysis)), "phase": phase.name}
-    nodes, host = _span(analysis).across_nodes, _over_host(analysis)
+    nodes, host = _span(analysis).across_nodes, False
+    with suppress(RooflineError):
+        host = analysis.scenario.hardware.link(_span(analysis)).scope == "host"
     if share < 0.5 and not host:
         yield from told("wider", moves=(name,), own=whole * (1 - share), sent=whole * share, **facts)
     for key in ("no wider", *(["over nodes"] if nodes else ["over host"] if host else [])):
@@ -80,13 +84,6 @@ def _pipeline(case: Case, told: Told, name: str, trial: Trial) -> Iterator[Findi
 
 def _span(analysis: Analysis) -> Span:
     return analysis.parallel.span(analysis.parallel.tensor)
-
-
-def _over_host(analysis: Analysis) -> bool:
-    try:
-        return analysis.scenario.hardware.link(_span(analysis)).scope == "host"
-    except RooflineError:
-        return False
 
 
 @rule
@@ -155,3 +152,64 @@ def edge_devices(case: Case, told: Told) -> Iterator[Finding]:
         slow, fast = (rate * size / parameters for parameters in reversed(EDGE_PARAMETERS))
         evidence["bound with 1 to 3 G parameters in this format"] = f"{slow:.3g} to {fast:.3g} steps/s"
     yield from told("few", case.decode_share, evidence=evidence, size=size, weights=weights, rate=rate)
+
+
+IMBALANCE = 1.01
+"""Tokens of the busiest expert-parallel device over the mean from which it is reported."""
+
+
+@rule
+def moe_capacity(case: Case, told: Told) -> Iterator[Finding]:
+    """Applies to MoE models."""
+    if not case.model.experts:
+        return
+    memory, whole, active = case.analysis.memory, parameters(case.model), active_parameters(case.model)
+    held = float(memory.weights / memory.total)
+    yield from told("stored", held, held=held, part=active / whole, whole=whole, active=active)
+    sequences = case.batch * case.scenario.settings.beams
+    if case.generates and sequences > 1:
+        block = case.model.experts[0]
+        one = block.top_k / block.experts
+        yield from told("reached", sequences=sequences, reached=1 - (1 - one) ** sequences, one=one)
+
+
+@rule
+def moe_routing(case: Case, told: Told) -> Iterator[Finding]:
+    """Applies to MoE models: unbalanced expert parallelism, all-to-all, and engines without fused experts."""
+    if not case.model.experts:
+        return
+    settings, ranks = case.scenario.settings, case.analysis.parallel.expert
+    busiest = max(imbalance(block.experts, block.top_k, ranks, settings.expert_skew) for block in case.model.experts)
+    busiest *= settings.expert_capacity
+    share = case.kind_share("moe")
+    if busiest > IMBALANCE:
+        yield from told("unbalanced", share * (1 - 1 / busiest), share=share, ranks=ranks, busiest=busiest)
+        yield from told("later")
+    else:
+        yield from told("alone" if ranks == 1 else "uniform")
+    yield from _all_to_all(case, told)
+    if "experts" not in case.scenario.profile.fusions and share > NEGLIGIBLE:
+        yield from told("unfused", share=share)
+
+
+def _all_to_all(case: Case, told: Told) -> Iterator[Finding]:
+    """The share of all-to-all that two-batch overlap does not hide already."""
+    settings, parallel = case.scenario.settings, case.analysis.parallel
+    if not parallel.all_to_all:
+        return
+    phases = {"prefill": (case.prefill_share, case.analysis.prefill)}
+    if case.generates:
+        phases["decode"] = case.decode_share, case.decode
+    exposed = {
+        name: (weight, case.time_share(phase, lambda op: op.op.is_all_to_all))
+        for name, (weight, phase) in phases.items()
+        if name not in settings.two_batch_overlap
+    }
+    if not exposed:
+        return
+    share = sum(weight * part for weight, part in exposed.values())
+    if share >= NEGLIGIBLE:
+        over = link_text(case.analysis, parallel.span(parallel.tensor * parallel.data))
+        evidence = {f"of {name}": f"{part:.0%}" for name, (_, part) in exposed.items()}
+        yield from told("exchange", share, evidence=evidence, share=share, ranks=parallel.expert, over=over)
+    yield from told("halved", share=share)

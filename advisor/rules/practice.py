@@ -14,7 +14,7 @@ from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import Kind
 from roofline.advisor.search.plan import Interaction
 from roofline.core.errors import RooflineError
-from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.analysis import analyze
 
 BEST_MOVES = 3
 """Moves simulated in pairs and at other batches: the best of each slot."""
@@ -63,12 +63,7 @@ def conflicting_objectives(case: Case, told: Told) -> Iterator[Finding]:
     gain = float(rates[-1] / rates[now])
     if gain > THROUGHPUT_GAIN and tpots[-1] > tpots[now] * HELPS:
         yield from told("conflict", gain=gain, now=tpots[now], then=tpots[-1])
-    yield from _load_dependent(case, told, before, batches)
-
-
-def _load_dependent(case: Case, told: Told, before: Analysis, batches: list[int]) -> Iterator[Finding]:
-    """Moves that help at one batch and harm at another, of the best ones and drafting."""
-    for index, move in enumerate(case.best):
+    for index, move in enumerate(case.best):  # those that help at one batch and harm at another
         trial = case.trials.attempt([move]) if index < BEST_MOVES or move.slot == "speculative decoding" else None
         after = None if trial is None else case.at_batches(trial, batches)
         if after is None:

@@ -8,7 +8,6 @@ from roofline.advisor.case import NEGLIGIBLE, Case
 from roofline.advisor.rules import Finding, Told, rule
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import Objective
-from roofline.advisor.search.trials import Trial
 from roofline.techniques import check_request
 
 BLOCKED_STEPS = 10
@@ -104,7 +103,7 @@ def speculative_decoding(case: Case, told: Told) -> Iterator[Finding]:
     gemm = case.decode_gemm
     if gemm is None or case.decode_stake < NEGLIGIBLE:
         return
-    cache = case.bytes_share(case.decode, "kv")
+    cache, before = case.bytes_share(case.decode, "kv"), case.analysis.expected.tpot
     for name, trial in case.trials_of("speculative decoding"):
         speculation = trial.analysis.scenario.settings.speculation
         if speculation is None:
@@ -113,15 +112,8 @@ def speculative_decoding(case: Case, told: Told) -> Iterator[Finding]:
         beyond = verified > gemm.crossover
         for key in ("beyond", *(["cache"] if cache >= CACHE_DOMINATES else [])) if beyond else ("free",):
             yield from told(key, moves=(name,), gemm=gemm, each=each, verified=verified, cache=cache)
-        yield from _draft_cost(case, told, name, trial)
-
-
-def _draft_cost(case: Case, told: Told, name: str, trial: Trial) -> Iterator[Finding]:
-    """Compares the tokens that a step yields with the gain in TPOT."""
-    tokens, before = trial.analysis.tokens_per_iteration, case.analysis.expected.tpot
-    after = trial.analysis.expected.tpot
-    if before is None or after is None:
-        return
-    faster = float(before.mid / after.mid)
-    if HELPS < faster < tokens:
-        yield from told("drafts", moves=(name,), tokens=tokens, longer=tokens / faster, faster=faster)
+        # The tokens that a step yields, and the gain in TPOT.
+        tokens, after = trial.analysis.tokens_per_iteration, trial.analysis.expected.tpot
+        faster = float(before.mid / after.mid) if before is not None and after is not None else 0.0
+        if HELPS < faster < tokens:
+            yield from told("drafts", moves=(name,), tokens=tokens, longer=tokens / faster, faster=faster)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -88,22 +88,13 @@ class BreakEven:
         self._goal = goal
         self._before: dict[str, dict[int, float]] = defaultdict(dict)
 
-    @cached_property
-    def _present(self) -> Any:
-        return self._goal.value(analyze(self._request))
-
     def conditions(self, move: Move) -> tuple[Condition, ...]:
         """The range in which `move` helps; it must help at the scenario's own values."""
-        found = (self._condition(variable, move) for variable in AXES.get(move.slot, ("batch",)))
+        found = list[Condition | None]()
+        for variable in AXES.get(move.slot, ("batch",)):
+            with suppress(RooflineError):
+                found.append(self._acceptance(move) if variable == "acceptance" else self._counted(variable, move))
         return tuple(condition for condition in found if condition is not None)
-
-    def _condition(self, variable: str, move: Move) -> Condition | None:
-        try:
-            if variable == "acceptance":
-                return self._acceptance(move)
-            return self._counted(variable, move)
-        except RooflineError:
-            return None
 
     def _counted(self, variable: str, move: Move) -> Condition | None:
         changed = move(self._request)
@@ -144,9 +135,11 @@ class BreakEven:
         if not key:
             return None
 
+        present = goal.value(analyze(self._request))
+
         def excess(value: float) -> float:
             changed = technique_move(entry, f"{entry.name}:{key}={value!r}")(self._request)
-            return float(goal.gain(self._present, goal.value(analyze(changed)))) - HELPS
+            return float(goal.gain(present, goal.value(analyze(changed)))) - HELPS
 
         low, high = float(known[key].low or 0.0), float(default)
         unit = "tokens a step" if key == "accept" else "of drafted tokens accepted"

@@ -94,7 +94,9 @@ class _History(Struct, frozen=True):
         offered = [move for move in allowed if not move.devices or move.devices in devices]
         slots = _slots(offered)
         if prod(len(members) + 1 for members in slots.values()) <= self.exhaustive:
-            stopped = _enumerate(self.trials, slots, quality, seen)
+            every = product(*([None, *members] for members in slots.values()))
+            seen |= _simulated(self.trials, (frozenset(filter(None, chosen)) for chosen in every), quality)
+            stopped = "every combination was simulated"
         else:
             stopped = _local_search(self.trials, offered, self.depth, quality, seen, fewer)
         self.found[devices] = dict(seen)
@@ -153,16 +155,11 @@ def _local_search(
             for state in dict.fromkeys(leaders[1:]):
                 found |= tried(_with(state, move) for move in useful)
         before, leaders = leaders, _leaders(found)
-        if whole and not _better(before, leaders, seen):
+        scores = [(seen[old].scores, seen[new].scores) for old, new in zip(before, leaders, strict=True)]
+        better = (new[figure] < old[figure] * (1 - 1e-9) for figure, (old, new) in enumerate(scores))
+        if whole and not any(better):
             return f"none of {len(moves)} moves made any combination of at most {depth} better"
         whole = not whole and set(leaders) <= set(before)
-
-
-def _better(before: Leaders, after: Leaders, seen: Mapping[Moves, Trial]) -> bool:
-    return any(
-        seen[new].scores[figure] < seen[old].scores[figure] * (1 - 1e-9)
-        for figure, (old, new) in enumerate(zip(before, after, strict=True))
-    )
 
 
 def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
@@ -170,14 +167,6 @@ def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
     for move in moves:
         slots.setdefault(move.slot, []).append(move)
     return slots
-
-
-def _enumerate(trials: Trials, slots: Mapping[str, list[Move]], quality: Quality, seen: dict[Moves, Trial]) -> str:
-    everything = product(*([None, *members] for members in slots.values()))
-    seen |= _simulated(
-        trials, (frozenset(move for move in chosen if move is not None) for chosen in everything), quality
-    )
-    return "every combination was simulated"
 
 
 def _with(state: Moves, move: Move) -> Moves:

@@ -110,7 +110,6 @@ def _served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
     if demand.sessions is not None:
         return _of_sessions(scenario, demand, demand.sessions)
     load = load_of(scenario, demand.concurrency, None if demand.concurrency is not None else demand.rate or 1.0)
-    load = load.apart  # changes may be drafts
     deployment = deployment_of(scenario, load)
     tokens = load.outputs.mean
     if demand.concurrency is not None:

@@ -126,24 +126,21 @@ def engine_techniques(scenario: Scenario) -> Iterator[Move]:
         found = support(entry.name, chosen)
         if found is None or not runs(entry.name, chosen, scenario.hardware):
             continue
-        if found.default and not _left_out(scenario, entry):
+        own = any(check_request(name).slot == entry.slot for name in scenario.techniques)
+        lacked = "attention" not in (scenario.fusions or ()) if entry.name == "flash-attention" else own
+        if found.default and not lacked:
             continue
         move = technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
         yield replace(move, engines=_running(entry, scenario, found.parameters))
     yield from _drafts(scenario, engine)
-    yield from _careful(scenario, engine)
-
-
-CAREFUL = "q8_0"
-"""The GGUF file type offered beside the default: larger, with quality close to the unquantized model."""
-
-
-def _careful(scenario: Scenario, engine: str) -> Iterator[Move]:
-    """The higher-quality GGUF type, if the engine runs the default one."""
     entry, usual = techniques()["gguf"], support("gguf", engine)
     if usual is not None and runs("gguf", engine, scenario.hardware):
         move = technique_move(entry, f"{entry.name}:type={CAREFUL}")
         yield replace(move, engines=_running(entry, scenario, usual.parameters))
+
+
+CAREFUL = "q8_0"
+"""The GGUF file type offered beside the default: larger, with quality close to the unquantized model."""
 
 
 def _running(entry: Technique, scenario: Scenario, parameters: str) -> frozenset[str]:
@@ -163,13 +160,6 @@ def elsewhere(scenario: Scenario, engines: Iterable[Move]) -> Iterator[Move]:
             if other.name not in known and not other.runs_on(scenario.profile.name):
                 known.add(other.name)
                 yield other
-
-
-def _left_out(scenario: Scenario, entry: Technique) -> bool:
-    """Whether a scenario lacks what its engine does by default."""
-    if entry.name == "flash-attention":
-        return "attention" not in (scenario.fusions or ())
-    return any(check_request(name).slot == entry.slot for name in scenario.techniques)
 
 
 DRAFTS: Mapping[str, str] = {
@@ -217,16 +207,10 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
 def _with_technique(slot: str, written: str, asked: Scenario) -> Scenario:
     kept = [other for other in asked.techniques if check_request(other).slot != slot]
     changed = _unformatted(asked, slot).with_(techniques=[*kept, written])
-    if slot == "weight format" and asked.as_released:
-        _check_narrower(asked, changed)
-    return changed
-
-
-def _check_narrower(asked: Scenario, changed: Scenario) -> None:
-    """Raises UnsupportedError if a checkpoint released quantized would get formats that are no narrower."""
-    before, after = asked.plain.precision, changed.precision
-    if no_narrower(asked.model, before, after):
+    before = asked.plain.precision
+    if slot == "weight format" and asked.as_released and no_narrower(asked.model, before, changed.precision):
         raise RooflineError(f"the checkpoint is in {before.weights.name} already, and nothing would be narrower")
+    return changed
 
 
 def _unformatted(scenario: Scenario, slot: str) -> Scenario:
@@ -323,16 +307,13 @@ def context_moves(scenario: Scenario) -> Iterator[Move]:
 def engine_moves(scenario: Scenario) -> Iterator[Move]:
     """The other engines that run on this hardware and support the scenario's techniques."""
     for name in SERVED_BY:
-        if name == scenario.profile.profile or not _serves(name, scenario.hardware) or not _keeps(scenario, name):
+        if name == scenario.profile.profile or not _serves(name, scenario.hardware):
+            continue
+        kept = [check_request(written).name for written in scenario.techniques]
+        if not all(runs(each, name, scenario.hardware) for each in kept if engines_with(each)):  # documented for any
             continue
         title, change = f"the engine {load_engine(name).heading}", partial(_with, {"engine": name})
         yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change, engine=name)
-
-
-def _keeps(scenario: Scenario, engine: str) -> bool:
-    """Whether an engine runs those of the scenario's techniques that are documented for any engine."""
-    names = [check_request(written).name for written in scenario.techniques]
-    return all(runs(name, engine, scenario.hardware) for name in names if engines_with(name))
 
 
 def _serves(engine: str, hardware: Hardware) -> bool:

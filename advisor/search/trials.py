@@ -248,7 +248,10 @@ class Trials:
         return found
 
     def _made(self, moves: Moves) -> Trial:
-        _check_engine(self.scenario, moves)
+        engine = next((move.engine for move in moves if move.engine), self.scenario.profile.name)
+        for move in moves:
+            if not move.runs_on(engine):
+                raise UnsupportedError(f"{engine} is not known to run {move.name}")
         changed = self._requested(tuple(ordered(moves)))
         if told := set(_lacks(changed)) - self._lacking:
             raise UnsupportedError(f"{changed.profile.name} is not known to run {min(map(str, told))}")
@@ -265,14 +268,6 @@ class Trials:
 
     def __len__(self) -> int:
         return len(self._found)
-
-
-def _check_engine(scenario: Scenario, moves: Moves) -> None:
-    """Raises UnsupportedError if the engine of a combination does not run one of its moves."""
-    engine = next((move.engine for move in moves if move.engine), scenario.profile.name)
-    for move in moves:
-        if not move.runs_on(engine):
-            raise UnsupportedError(f"{engine} is not known to run {move.name}")
 
 
 def _lacks(scenario: Scenario) -> Iterator[Lack]:

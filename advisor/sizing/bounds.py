@@ -123,12 +123,14 @@ REFERENCE = "h100-sxm"
 class WorkloadCost:
     """FLOPs, bytes and memory of the service in given formats and parallelism, on any hardware: here on REFERENCE.
 
-    `decode` and `prompt` have FLOPs and bytes, of steps with BATCHES sequences and of prompts of `lengths`. Raises
-    RooflineError if the model does not allow this parallelism.
+    `decode` and `prompt` have FLOPs and bytes, of steps with BATCHES sequences and of prompts of `lengths`: the mean,
+    and that at the targets' quantile. Raises RooflineError if the model does not allow this parallelism.
     """
 
     def __init__(self, scenario: Scenario, service: Service) -> None:
-        self.lengths = prompt_lengths(service)
+        share, mean = SHARES[service.quantile], service.prompts.mean
+        lengths = [mean, mean if share is None else service.prompts.quantile(share)]
+        self.lengths: NDArray[np.int64] = np.maximum(np.round(lengths), 1).astype(np.int64)
         context = {} if scenario.model.task == "encode" else {"context": round(service.context)}
         answer = Analysis(under_load(scenario.at(batch=BATCHES, **context)))
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
@@ -160,14 +162,6 @@ class WorkloadCost:
         found, visible = self._capacities[reserve], visible_memory(hardware)
         budget = reserve.budget(visible, found.weights, found.activations, found.context)
         return replace(found, visible=visible, budget=float(budget))
-
-
-def prompt_lengths(service: Service) -> NDArray[np.int64]:
-    """The mean length of prompts, and that at the targets' quantile."""
-    share = SHARES[service.quantile]
-    tail = service.prompts.mean if share is None else service.prompts.quantile(share)
-    found: NDArray[np.int64] = np.maximum(np.round([service.prompts.mean, tail]), 1).astype(np.int64)
-    return found
 
 
 class Candidate(Struct, frozen=True, dict=True):

@@ -38,8 +38,20 @@ class Choice(Struct, frozen=True, dict=True):
 
     @cached_property
     def tied(self) -> bool:
-        """Whether the uncertainty of the times could swap the two."""
-        return self.runner_up is not None and _tied(self.objective, self.best, self.runner_up)
+        """Whether the interval of the gain of one over the other includes 1: the times could swap the two."""
+        objective, best, runner_up = self.objective, self.best, self.runner_up
+        if runner_up is None or objective.timed is None:
+            return False
+        faster = gain(runner_up.static, best.static, objective.timed if best.service.steps else "total")
+        width = math.sqrt(faster.high / faster.mid)
+        if not _rated(objective, best):
+            keys = [objective.key(deployment.figures) for deployment in (best, runner_up)]
+            assert keys[0] is not None
+            assert keys[1] is not None
+            return keys[1][0] / keys[0][0] < width**2
+        amount = best.service.amount
+        worst = _weight(objective, best) * replicas_for(amount, best.max_load / width)
+        return _weight(objective, runner_up) * replicas_for(amount, runner_up.max_load * width) <= worst
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
@@ -49,7 +61,16 @@ class Choice(Struct, frozen=True, dict=True):
     @property
     def differs(self) -> tuple[str, ...]:
         """The differences of the two: hardware, parallelism, formats, devices."""
-        return () if self.runner_up is None else tuple(_differs(self.best, self.runner_up))
+        if self.runner_up is None:
+            return ()
+        one, other = self.best.configuration, self.runner_up.configuration
+        differ = {
+            "hardware": one.scenario.hardware_name != other.scenario.hardware_name,
+            "parallelism": one.split != other.split,
+            "formats": one.formats != other.formats,
+            "devices": self.best.devices != self.runner_up.devices,
+        }
+        return tuple(name for name, unlike in differ.items() if unlike)
 
     @property
     def runner_up_has_lower_modelled_energy(self) -> bool:
@@ -57,18 +78,6 @@ class Choice(Struct, frozen=True, dict=True):
             return False
         first, second = self.best.modelled_energy, self.runner_up.modelled_energy
         return first is not None and second is not None and second * NOTABLE_ENERGY_RATIO < first
-
-
-def _differs(best: Deployment, runner_up: Deployment) -> Iterator[str]:
-    one, other = best.configuration, runner_up.configuration
-    if one.scenario.hardware_name != other.scenario.hardware_name:
-        yield "hardware"
-    if one.split != other.split:
-        yield "parallelism"
-    if one.formats != other.formats:
-        yield "formats"
-    if best.devices != runner_up.devices:
-        yield "devices"
 
 
 def _weight(objective: RankingObjective, deployment: Deployment) -> float:
@@ -81,22 +90,6 @@ def _rated(objective: RankingObjective, deployment: Deployment) -> bool:
     """Whether an objective scales with the replicas: energy of a closed loop does not, since they speed it up."""
     service = deployment.service
     return objective.rated and not service.alone and (service.rate is not None or objective.name != "efficient")
-
-
-def _tied(objective: RankingObjective, best: Deployment, runner_up: Deployment) -> bool:
-    """Whether the interval of the gain of one over the other includes 1."""
-    if objective.timed is None:
-        return False
-    faster = gain(runner_up.static, best.static, objective.timed if best.service.steps else "total")
-    width = math.sqrt(faster.high / faster.mid)
-    if not _rated(objective, best):
-        keys = [objective.key(deployment.figures) for deployment in (best, runner_up)]
-        assert keys[0] is not None
-        assert keys[1] is not None
-        return keys[1][0] / keys[0][0] < width**2
-    amount = best.service.amount
-    worst = _weight(objective, best) * replicas_for(amount, best.max_load / width)
-    return _weight(objective, runner_up) * replicas_for(amount, runner_up.max_load * width) <= worst
 
 
 def _changes(objective: RankingObjective, best: Deployment, runner_up: Deployment | None) -> Iterator[Change]:

@@ -80,24 +80,16 @@ def apart_for(best: Deployment, at: At) -> Apart | None:
             if not late:
                 found.append((ratio, outcome))
                 break
-            ratio = _larger(ratio, late)
+            both = late == ("saturation",)  # one more replica of what is late
+            prefills, decodes = ratio.prefills + (both or "ttft" in late), ratio.decodes + (both or "tpot" in late)
+            ratio = replace(ratio, prefills=prefills, decodes=decodes)
     if not found:
         return None
     ratio, outcome = min(found, key=lambda each: each[0].devices)
     usd = None if best.price is None else best.price * ratio.devices
-    return Apart(ratio, outcome, usd, _command(scenario, best, ratio))
-
-
-def _larger(ratio: Ratio, late: tuple[str, ...]) -> Ratio:
-    """The ratio with a replica more of what is late; of both where the load is not sustained."""
-    both = late == ("saturation",)
-    prefills, decodes = ratio.prefills + (both or "ttft" in late), ratio.decodes + (both or "tpot" in late)
-    return replace(ratio, prefills=prefills, decodes=decodes)
-
-
-def _command(scenario: Scenario, best: Deployment, ratio: Ratio) -> str:
     plain = scenario.without("tp", "pp", "ep", "dp", "micro_batches", "nodes")
-    return f"{serve_command(plain, best.service.load(1))} --disaggregation {ratio.text}"
+    command = f"{serve_command(plain, best.service.load(1))} --disaggregation {ratio.text}"
+    return Apart(ratio, outcome, usd, command)
 
 
 OF_A_SERVICE = ("rate", "concurrency", "prompt", "generate", "prefix_hits", "ttft", "tpot", "quantile")

@@ -13,21 +13,11 @@ from roofline.core.errors import RooflineError, quote
 from roofline.scenario.lengths import Lengths, as_number
 from roofline.serving.load import Load
 from roofline.serving.options import LOAD_OPTIONS
-from roofline.serving.outcome import Latency
 from roofline.whatif.solve.load import READINGS
 from roofline.whatif.solve.targets import Targets, read_time
 
 SHARES = {"mean": None, "p50": 0.5, "p95": 0.95, "p99": 0.99}
 """The statistics of a latency, with their share of the requests."""
-
-
-def statistic_of(text: str) -> str:
-    """The statistic of a latency that a text such as 0.95, p95 or mean names; raises RooflineError."""
-    share = as_number(text)
-    name = text.strip().lower() if share is None else f"p{100 * share:g}"
-    if name not in Latency.__struct_fields__:
-        raise RooflineError(f"the quantile must be 0.5, 0.95, 0.99 or mean, got {quote(text)}")
-    return name
 
 
 class Service(Struct, frozen=True, dict=True):
@@ -55,7 +45,10 @@ class Service(Struct, frozen=True, dict=True):
             force_setattr(self, name, read_time(name, getattr(self, name)))
         if self.rate is not None and self.concurrency is not None:
             raise RooflineError("a service has a rate or requests in flight, not both", options=["rate", "concurrency"])
-        force_setattr(self, "quantile", statistic_of(str(self.quantile)))
+        part = as_number(text := str(self.quantile))
+        force_setattr(self, "quantile", text.strip().lower() if part is None else f"p{100 * part:g}")
+        if self.quantile not in SHARES:
+            raise RooflineError(f"the quantile must be 0.5, 0.95, 0.99 or mean, got {quote(text)}")
         force_setattr(self, "hits", LOAD_OPTIONS["prefix_hits"].read(self.hits) or 0.0)
         load, _ = self.load(1), self.targets("mid")
         force_setattr(self, "prompt", load.prompts)
@@ -79,7 +72,7 @@ class Service(Struct, frozen=True, dict=True):
         """The load of the busiest of some replicas."""
         share = self.share(replicas)
         rate, users = (share, None) if self.rate is not None else (None, int(share))
-        return Load(self.prompt, self.generate, concurrency=users, rate=rate, hits=self.hits, beside=self.beside)
+        return Load(self.prompt, self.generate, concurrency=users, rate=rate, hits=self.hits, beside=self.beside).apart
 
     @property
     def prompts(self) -> Lengths:

@@ -206,7 +206,7 @@ def read_runs(path: Path) -> tuple[list[Run], list[str]]:
 
 
 def _of(outcome: SessionOutcome, metric: str, column: str) -> Estimate:
-    """A metric of an outcome with its interval; throughput has that of the time of a turn."""
+    """A metric of an outcome with its interval."""
     match metric:
         case "hits":
             return Estimate(outcome.near[0], outcome.hit, outcome.near[1])
@@ -214,8 +214,7 @@ def _of(outcome: SessionOutcome, metric: str, column: str) -> Estimate:
             return outcome.ttft.p50
         case "TPOT":
             return outcome.tpot.mean if "mean" in column else outcome.tpot.p50
-    turn, total = outcome.e2e.mean, outcome.input_tokens_per_second + outcome.output_tokens_per_second
-    return Estimate(total * turn.mid / turn.high, total, total * turn.mid / turn.low)
+    return outcome.tokens_per_second
 
 
 def score(run: Run, draws: int, predictor: Predictor) -> Iterator[Scored]:

@@ -49,9 +49,9 @@ from roofline.specs.version import Version
 from roofline.timing.calibration import SHARED, Calibration, Fit, Fits, Match
 from roofline.timing.calibration_files import of_version, parse_document
 from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, chained, families, link_of
+from roofline.timing.collectives import on_host
 from roofline.timing.intervals.levels import FILE as LEVELS
 from roofline.timing.kernels import kernel
-from roofline.timing.pcie_collectives import on_host
 from roofline.validate.score.errors import group_of
 from roofline.validate.score.kernels import Scored, predict
 from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, joined

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lab.observation.routing import OPTIONS
 from lab.tables.kernel_benchmarks import BLACKWELL, ran
-from roofline.specs.version import Releases
+from lab.tables.releases import Releases
 from roofline.timing.kernels.formats import (
     EXPERT_PARALLEL,
     MIN_LATENCY,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roofline.specs.version import Releases
-from roofline.timing.variants import variants
+from lab.tables.releases import Releases
+from roofline.timing.variants import Variant, variants
 from roofline.validate.tables.rows import CACHES, Measurements, origin
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
         return {}
     software = frame["software"].fillna("").astype(str)
     found = {
-        name: _matches(software, variant.releases) * value
+        name: _matches(software, _releases(variant)) * value
         for variant in variants()
         if variant.op == op and not variant.kernel
         for name, value in variant.columns.items()
@@ -122,8 +122,13 @@ def gemm_formats(frame: pd.DataFrame) -> pd.Series[str]:
     if "software" not in frame:
         return dtypes
     (variant,) = (one for one in variants() if one.op == "gemm" and block in one.formats)
-    old = ran(frame["software"], variant.releases) & frame["hardware"].isin(BLACKWELL)
+    old = ran(frame["software"], _releases(variant)) & frame["hardware"].isin(BLACKWELL)
     return dtypes.mask((dtypes == block) & old, variant.named(block))
+
+
+def _releases(variant: Variant) -> Releases:
+    """The versions of its engine that run a variant."""
+    return Releases(variant.engine, variant.before, variant.since)
 
 
 def _matches(software: pd.Series[str], releases: Releases) -> pd.Series[float]:

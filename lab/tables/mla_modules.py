@@ -21,7 +21,7 @@ import numpy as np
 
 from lab.observation.collector import LAUNCH
 from lab.tables.kernel_benchmarks import ran
-from roofline.specs.version import Releases
+from lab.tables.releases import Releases
 from roofline.validate.tables.rows import CACHES, Measurements, by_op
 
 FEWEST_KEYS = 4

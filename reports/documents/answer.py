@@ -32,7 +32,7 @@ __all__ = ["VERDICT", "answer_document", "change_text", "fit_text", "verdict_blo
 SCHEMA = "roofline.answer/1"
 
 LINES = 8
-"""Lines of an answer of WIDTH columns; a narrower terminal has as many more as it is narrower."""
+"""Lines of an answer."""
 
 
 def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -> dict[str, Any]:
@@ -111,15 +111,11 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
 
 
 def _first_short(written: list[list[str]], width: int) -> list[str]:
-    """The first lines that `LINES` have room for, the last of which leave something out.
-
-    In a narrower terminal, which has more lines, the shortest of the others come before those.
-    """
-    *whole, least = written
-    if short := next((lines for lines in whole if _height(lines, width) <= LINES), None):
-        return short
-    shortest = min(whole, key=lambda lines: _height(lines, width), default=least)
-    return shortest if _height(shortest, width) <= LINES * WIDTH // width else least
+    """The first lines that `LINES` have room for, the last of which leave most out; else the shortest."""
+    heights = [_height(lines, width) for lines in written]
+    return written[
+        next((place for place, height in enumerate(heights) if height <= LINES), heights.index(min(heights)))
+    ]
 
 
 def _height(lines: Iterable[str], width: int) -> int:

@@ -9,7 +9,7 @@ from roofline.advisor.choosing.decision import Decision
 from roofline.advisor.choosing.rows import Row, rival_of
 from roofline.core.units import seconds
 from roofline.reports.documents.odds import odds_document, sentence, sure
-from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.serving import latencies, varied
 from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.reports.output.cells import cell
@@ -43,12 +43,14 @@ def decision_document(found: Decision) -> dict[str, Any]:
         "decided": str(found.decided),
         "model": scenario.model.name,
         "hardware": scenario.hardware_name,
+        "weights": scenario.precision.weights.name,
+        "engine": scenario.profile.name,
         "concurrency": load.concurrency,
         "requests_per_s": load.rate,
         "prompt": load.prompts.written,
         "generate": load.outputs.written,
         "prefix_hits": load.hits,
-        "varied": load.outputs != scenario.lengths[1],
+        "varied": load.outputs.is_scattered,
         "objective": str(found.objective),
         "limits": {**_limits(found), "quantile": "p95"},
         "hours_per_month": found.hours,
@@ -218,6 +220,8 @@ def _shown(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     rows = _shown(document)
+    if document["decided"] not in ("format", "engine", "hardware"):
+        yield f"{document['weights']} on {document['engine']}"
     hidden = [row for row in document["rows"] if row not in rows]
     refused: dict[str, list[str]] = {}
     for row in rows:
@@ -241,7 +245,7 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     if any("!" in cell for row in rows for cell in _cells(row)):
         yield "!: its p95 is over the limit"
     if document["varied"]:
-        yield "outputs vary by up to a ninth: of equal ones requests stay in step without drafts, and not with them"
+        yield varied(document["generate"])
     if any("load" in row["misses"] for row in rows):
         yield "<: does not sustain the load; the largest rate that it sustains"
     for price in document["prices"]:

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from roofline.advisor.chosen import WEIGHT_OPTIONS
+from roofline.advisor.chosen import CONTEXT, WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
 from roofline.core.units import count_text, seconds, si, target_text
 from roofline.launch.command import needs_of
@@ -54,8 +54,8 @@ SHOWN_FITS = 3
 class Brief(IntEnum):
     """How short an answer is: all; without what the command or the list of prices say; two lines in one.
 
-    Then without lengths and the share of the limit, without the reasons of the choices, and at last, beside the longest
-    commands, without a change.
+    Then without lengths and the share of the limit, without the reasons of the choices, beside the longest commands
+    without a change, and at last all but the command in one paragraph.
     """
 
     FULL = 0
@@ -64,6 +64,7 @@ class Brief(IntEnum):
     TERSE = 3
     LEAST = 4
     BARE = 5
+    PARAGRAPH = 6
 
 
 class Sentences(Struct, frozen=True):
@@ -86,6 +87,8 @@ class Sentences(Struct, frozen=True):
             cost = f"{limit.pop()}; {'cost: ' * (self.brief < Brief.TERSE)}{self.cost}"
         choice = [f"Chosen: {self.chosen}", f"Speed: {self.speed}"]
         run = [] if not_started(self.scenario) else [self.run]  # of what does not start the headline says so
+        if self.brief == Brief.PARAGRAPH:
+            return [f"{self.headline}; {self.chosen}; {self.speed}; {cost[0].lower()}{cost[1:]}", *run]
         return [self.headline, *choice, *limit, *self.change, cost, *run]
 
     @property
@@ -97,18 +100,19 @@ class Sentences(Struct, frozen=True):
         if self.verdict.too_long:
             return f"No: {self.verdict.too_long}"
         how = f", {self.verdict.plan.candidate.formats} on {self.scenario.profile.name}"
-        found = self._judged(how, " each" if self.brief == Brief.FULL else "")
+        found = self._judged(how)
         shorter = self.brief > Brief.FULL and not self.verdict.refused and len(found) > self.width
-        return self._judged("", "") if shorter else found
+        return self._judged("") if shorter else found
 
-    def _judged(self, how: str, each: str) -> str:
-        """The headline with the formats and the engine, and the word for a context that each request has."""
+    def _judged(self, how: str) -> str:
+        """The headline with the formats and the engine; of several requests at once the context is that of each."""
         verdict, scenario, outcome = self.verdict, self.scenario, self.verdict.outcome
         model, where = name_of(scenario), devices_text(scenario, verdict.devices)
-        queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
+        queue = verdict.at_once < verdict.slots
         kept = scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
-        each = queue or (each if verdict.at_once > 1 else "")
-        context = f"{length(verdict.context)} context{each}" if kept else "a state for any context"
+        each = f"{verdict.at_once} x " if verdict.at_once > 1 else ""
+        context = f"{each}{length(verdict.context)} context" if kept else "a state for any context"
+        context += " at once" if queue else ""
         if missing := not_started(scenario) or (unsupported(scenario) if verdict.refused else ()):
             what = f" ({model} on {where})" if missing[0].part else ""
             instead = f"; it runs {verdict.instead}" if verdict.instead else ""
@@ -127,7 +131,7 @@ class Sentences(Struct, frozen=True):
         if verdict.loaded:
             rate, users = verdict.rate, verdict.users
             load = f"{users:,} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
-            waits = bool(queue) and "ttft" in verdict.missed
+            waits = queue and "ttft" in verdict.missed
             head = "Not at once" if waits else "Slowly" if verdict.slow else "Yes"
             return f"{head}: {model} serves {load} on {where}{how}, {context}"
         return f"Yes: {model} runs on {where}{how}, {context}"
@@ -152,7 +156,9 @@ class Sentences(Struct, frozen=True):
         if plan.elsewhere:
             missing = unsupported(first.scenario)[:1] if first.memory(1).fits else ()
             name = first.scenario.profile.name
-            parts.append(_not_known(name, missing) if missing else f"no format fits on {name}")
+            short = any(each.memory(1).fits for each in plan.tried if each.scenario.profile.name == name)
+            none = f"no format has room for {CONTEXT:,} tokens on {name}" if short else f"no format fits on {name}"
+            parts.append(_not_known(name, missing) if missing else none)
         elif unknown and not not_started(scenario) and not self.verdict.refused:
             parts.append(_not_known(engine, unknown))
         elif engine == GGUF_ENGINE and "engine" not in scenario.options:
@@ -175,6 +181,8 @@ class Sentences(Struct, frozen=True):
         memory = first.memory(1)
         if plan.narrower and memory.fits and not plan.elsewhere:
             slots = self.verdict.slots
+            if not self.verdict.loaded:
+                return f"as {first.formats} has room for {length(longest_context(first.scenario, 1))} tokens"
             return f"as {first.formats} has room for {first.room(slots)} of {slots} users at once"
         if plan.narrower:
             of_each = " a device" if plan.devices > 1 else ""
@@ -200,7 +208,7 @@ class Sentences(Struct, frozen=True):
             beside = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
             close = found.confidence == "open"
             if self.brief >= Brief.LEAST:
-                shown += f" or {beside}" if close else ""
+                shown += f" or {beside}" if close and self.brief < Brief.PARAGRAPH else ""
             else:
                 sure = "too close to call with" if close else f"likely ({found.probability:.0%}) before"
                 shown += f", {sure} {beside}"

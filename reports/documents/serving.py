@@ -121,10 +121,17 @@ def _scenario_notes(curve: Curve) -> Iterator[str]:
         pools = f"{curve.tandem.prefills} of prefill and {curve.tandem.decodes} of decode"
         yield f"{each} devices are those of a replica: {pools} have {total}"
     yield from _slot_notes(curve)
+    if curve.load.trace is None and curve.load.outputs.is_scattered:
+        yield varied(curve.load.outputs.written)
     output = max(round(curve.load.means[1]), 1)
     prompt = max(round(curve.load.longest) - output - curve.load.beside, 1)
     output = curve.scenario.generate if curve.scenario.model.task == "encode" else output
     yield from notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output)))
+
+
+def varied(generate: str) -> str:
+    """A note on outputs that vary about a number."""
+    return f"outputs vary by up to a ninth about {generate} tokens; with --generate fixed:{generate} they do not"
 
 
 def _slot_notes(curve: Curve) -> Iterator[str]:

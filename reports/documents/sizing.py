@@ -11,7 +11,7 @@ from roofline.advisor.sizing.deployments import Deployment
 from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, seconds, si
-from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.serving import latencies, varied
 from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.reports.output.cells import cell
@@ -36,6 +36,7 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
             "prompt_mean": finite(service.prompts.mean),
             "generate": service.answers.written,
             "generate_mean": finite(service.answers.mean),
+            "varied": service.answers.is_scattered,
             "prefix_hits": service.hits,
             "ttft_s": service.ttft,
             "tpot_s": service.tpot,
@@ -323,6 +324,8 @@ def _legend(document: Mapping[str, Any], alone: bool) -> list[str]:
             "running: sequences of a replica on average; load: request rate over the largest sustainable one",
             "fewest: devices, then power; fastest: on 8 devices, or twice the fewest",
         ]
+    if service["varied"]:
+        notes.append(varied(service["generate"]))
     notes.append("tied: the 80% intervals could swap the two; prices are from dated specs or --price")
     if document["unpriced"]:
         names = document["unpriced"]

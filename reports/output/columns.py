@@ -21,7 +21,7 @@ DROPPED = (
     *("sources", "meaning", "title", "attainable", "at TDP", "FLOP/B", "prefill", "running", "load", "KV"),
     *("queued", "preempted", "share of the change", "FLOP", "E2E p95", "int4", "fp4", "int8", "measured", "at bound"),
     *("supported", "prefill_bound", "decode_bound", "tokens_per_s_per_gpu", "formula", "fp8", "memory", "bytes"),
-    *("count", "power per device", "TTFT p95", "TPOT p95", "J/token", "tok/s/GPU", "requires", "total"),
+    *("count", "power per device", "tok/s/user", "TTFT p95", "TPOT p95", "J/token", "tok/s/GPU", "requires", "total"),
 )
 """The columns that a narrow terminal leaves out, the first one first."""
 

@@ -22,12 +22,9 @@ from roofline.serving.curve import serve
 from roofline.serving.options import load_values
 from roofline.serving.sessions.deployed import read_sessions, within, workload_of
 from roofline.serving.sessions.options import SESSION_OPTIONS
-from roofline.serving.sessions.profiles import PROFILES
+from roofline.serving.sessions.profiles import CHAT, PROFILES
 from roofline.serving.sessions.served import SessionCurve
 from roofline.verdict.verdict import WORTH, Change
-
-CHAT = "chat"
-"""The profile of sessions where none is chosen."""
 
 MOST_VALUES, MOST_POINTS, MOST_SESSIONS = 6, 12, 1024
 """Numbers of sessions on the page, of one set-up and of all, and the largest of them."""

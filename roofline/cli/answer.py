@@ -95,7 +95,7 @@ def answer(
 def _meant(words: Sequence[str]) -> tuple[str, str] | None:
     """The model and the hardware of words with blanks in either, or the hardware first.
 
-    Where no words name a model, those beside the hardware stand for it; None where none name hardware.
+    Where no words name a model, those beside the hardware stand for it, and where none name hardware those after it.
     """
     from roofline.specs.hardware import load_devices
     from roofline.specs.modelspec import load_model
@@ -111,4 +111,10 @@ def _meant(words: Sequence[str]) -> tuple[str, str] | None:
                 unknown = model, hardware
                 load_model(model)
                 return model, hardware
-    return None if apart else unknown
+    if apart or unknown is not None:
+        return None if apart else unknown
+    for cut in range(len(words) - 1, 0, -1):  # the hardware is not known, and its error names it alone
+        with suppress(RooflineError):
+            load_model(" ".join(words[:cut]))
+            return " ".join(words[:cut]), " ".join(words[cut:])
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ import typer
 
 from roofline.cli.options import emit, say
 from roofline.cli.scenario_options import TiersOption, scenario_command
-from roofline.core.errors import RooflineError
 from roofline.scenario.options import STATIC
 from roofline.specs.servers import SERVERS
 
@@ -52,7 +50,7 @@ def launch(
     from roofline.core.files import write_together
     from roofline.launch.bundle import launch as bundle
     from roofline.serving.options import LOAD_OPTIONS, load_values
-    from roofline.verdict.verdict import ASKED, answer
+    from roofline.verdict.verdict import settled
 
     name, at, version = (engine or "").partition("@")
     if name:
@@ -61,13 +59,10 @@ def launch(
     for option in ("concurrency", "rate"):
         if load[option] is not None:
             load[option] = load_values(LOAD_OPTIONS[option], load[option])
-    with suppress(RooflineError):  # of what is refused the bundle says why
-        told = {option: value for option in ASKED if (value := asked.get(option)) is not None}
-        plan = answer(scenario, **told).plan
-        if plan.fits and plan.candidate.options:
-            scenario = plan.scenario
-            say(f"roofline: chosen: {written(plan.candidate.options)}", err=True)
-    found = bundle(scenario, name or None, target, trust_remote_code=trust_remote_code, tiers=tiers, **load)
+    chosen = settled(scenario, **asked)
+    if chosen.options:
+        say(f"roofline: chosen: {written(chosen.options)}", err=True)
+    found = bundle(chosen.scenario, name or None, target, trust_remote_code=trust_remote_code, tiers=tiers, **load)
     if output is None or output.suffix:
         emit(found.text, output)
         return

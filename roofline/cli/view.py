@@ -10,7 +10,6 @@ from roofline.cli.answer import HardwareArgument, RateOption, UsersOption
 from roofline.cli.scenario_options import (
     DisaggregationOption,
     PrefixHitsOption,
-    ProfileOption,
     TiersOption,
     TpotOption,
     TtftOption,
@@ -18,6 +17,7 @@ from roofline.cli.scenario_options import (
 )
 from roofline.core.errors import RooflineError, needs_extra
 from roofline.scenario.options import read_options
+from roofline.serving.sessions.profiles import CHAT, PROFILES
 
 DEFAULTS = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
 """What the page opens with."""
@@ -37,7 +37,10 @@ def view(
     sessions: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Sessions of many turns at a time.", show_default=False)
     ] = None,
-    profile: ProfileOption = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"What sessions are like: {', '.join(PROFILES)}. [default: {CHAT}]"),
+    ] = None,
     tiers: TiersOption = None,
     disaggregation: DisaggregationOption = None,
     port: Annotated[

@@ -12,6 +12,8 @@ from typing import Any
 def lazy(package: str, **elsewhere: str) -> Callable[[str], Any]:
     """The module `__getattr__` (PEP 562) of `package`: what it imports for type checkers, imported on first access.
 
+    `dir` lists its public names, too.
+
     These are the imports under `if TYPE_CHECKING:`, read from the package's source. `elsewhere` are names that another
     module has at run time.
     """
@@ -31,4 +33,6 @@ def lazy(package: str, **elsewhere: str) -> Callable[[str], Any]:
         module = modules()[name]
         return import_module(f"{package}.{name}") if module == package else getattr(import_module(module), name)
 
+    own = vars(sys.modules[package])
+    own["__dir__"] = lambda: sorted({*own, *own.get("__all__", ())})
     return getattr_

@@ -264,7 +264,9 @@ def _option(row: Mapping[str, Any]) -> Option:
         given["known"] = partial(_call, known)
     elif known is not None:
         given["known"] = lambda: known
-    return Option(**{**given, "readings": _named(given["readings"]) if "readings" in given else {}})
+    elif readings := given.get("readings"):
+        given["known"] = lambda: readings
+    return Option(**given)
 
 
 def _named(reference: str) -> Any:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import lru_cache, reduce
 from operator import add
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.graph.extents import AttentionMask, Rule
 from roofline.graph.parallel import Collective
-from roofline.graph.size import ZERO, Size, rules_of, total
+from roofline.graph.size import ZERO, Dim, Size, rules_of, total
 from roofline.graph.tensor import Role, Tensor
 
 
@@ -129,6 +130,29 @@ def extent_rules(ops: tuple[Op, ...]) -> tuple[Rule, ...]:
     links = [op.link for op in ops if op.link is not None]
     sizes += [link.bytes for link in links] + [link.routed.tokens for link in links if link.routed is not None]
     return tuple(dict.fromkeys([*rules_of(sizes), *(op.mask.rule for op in ops if op.mask is not None)]))
+
+
+def with_tensors(op: Op, change: Callable[[Tensor], Tensor]) -> Op:
+    """`op` with every tensor changed."""
+    reads, writes, operands = (tuple(map(change, tensors)) for tensors in (op.reads, op.writes, op.operands))
+    return replace(op, reads=reads, writes=writes, operands=operands)
+
+
+def with_sizes(op: Op, change: Callable[[Size], Size]) -> Op:
+    """`op` with every size changed: of its tensors, its FLOPs and what it sends."""
+
+    def dims(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        return tuple(change(dim) if isinstance(dim, Size) else dim for dim in shape)
+
+    changed = with_tensors(
+        op, lambda of: replace(of, shape=dims(of.shape), stored=None if of.stored is None else dims(of.stored))
+    )
+    link = op.link
+    if link is not None:
+        routed = link.routed and replace(link.routed, tokens=change(link.routed.tokens))
+        link = replace(link, bytes=change(link.bytes), routed=routed)
+    flops = change(op.matrix_flops), change(op.vector_flops)
+    return replace(changed, matrix_flops=flops[0], vector_flops=flops[1], link=link)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -103,11 +103,10 @@ def _copies(mixer: object, tensor: int) -> int:
     return max(tensor // mixer.kv_heads, 1) if isinstance(mixer, Attention) else tensor
 
 
-def _divide(value: int, ranks: int, what: str, model: str, by: str = "tensor") -> int:
+def _divide(value: int, ranks: int, what: str, model: str) -> int:
     if value % ranks:
-        options = ["tp" if by == "tensor" else "ep"]
         raise RooflineError(
-            f"{by} parallelism of {ranks} does not divide the {value} {what} of {model}", options=options
+            f"tensor parallelism of {ranks} does not divide the {value} {what} of {model}", options=["tp"]
         )
     return value // ranks
 

@@ -1,7 +1,8 @@
 """What a launched server is predicted to do under its benchmark.
 
-A benchmark of a closed loop sends its first requests at once, and its means have that burst in them; users who keep the
-server busy see the steady state, which all other verbs answer with (`serve --rounds` is the benchmark): both are told.
+A benchmark of a closed loop sends its first requests at once, with outputs of one length, and its means have both in
+them; users who keep the server busy see the steady state of outputs that vary, which all other verbs answer with: both
+are told (`serve --rounds 10 --generate fixed:500` is the benchmark).
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Forecast(Struct, frozen=True):
 
     `prompt` and `output` are mean tokens, `load` the text of the load in rows of measurements. Times are means in
     milliseconds, `output_throughput_total` output tokens/s of all requests; the names are those of imported rows.
-    `steady` is the mean TTFT in steady state, without the burst of requests with which a closed loop begins.
+    `steady` is the mean TTFT in steady state, without the burst of requests with which a closed loop begins, of outputs
+    that vary.
     """
 
     model: str
@@ -78,10 +80,10 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve, Outco
     """
     if any(load.get(name) is not None for name in ("offline", "trace", "simulate", "rounds", "seed")):
         raise RooflineError("a launched server is measured at a concurrency or a rate", options=["concurrency", "rate"])
-    prompt, _ = scenario.lengths
+    prompt, output = scenario.lengths
     if scenario.given("prefix"):
         raise RooflineError("a load says how much of its prompts is cached: prefix_hits in place of prefix")
-    if any(drawn is not None for drawn in scenario.drawn):
+    if prompt.varies or output.varies:
         raise RooflineError("a benchmark of a launched server has one length of prompts and one of outputs")
     given: dict[str, Any] = {name: value for name, value in load.items() if value is not None}
     if given.get("rate") is None and given.get("concurrency") is None:
@@ -96,6 +98,8 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve, Outco
     served = with_slots(served, given.get("concurrency"))
     (steady,) = (curve := serve(served, **given, untold=False)).outcomes
     if closed:
+        if scenario.model.task != "encode":
+            served = served.with_(generate=f"fixed:{int(served.plain.generate)}")
         curve = serve(served, **given, rounds=ROUNDS, untold=False)
     concurrency, rate = curve.load.concurrency, curve.load.rate
     requests = ROUNDS * concurrency if concurrency else max(100, round((rate or 0) * RATE_SECONDS))
@@ -158,8 +162,8 @@ def forecast_lines(found: Forecast, bench: Bench) -> list[str]:
         lines.append(f"  mean {name} {mid} ({low} to {high})")
     if found.steady is not None and seconds(found.steady / 1e3) != seconds(found.metrics["ttft_mean"].mid / 1e3):
         first = f"{bench.concurrency} requests" if bench.concurrency != 1 else "request"
-        told = f"    {seconds(found.steady / 1e3)} in steady state: the benchmark begins with {first} at once"
-        lines.insert(2, told)
+        usual = f"{seconds(found.steady / 1e3)} in steady state of varied outputs"
+        lines.insert(2, f"    {usual}: the benchmark begins with {first} at once")
     rate = found.metrics["output_throughput_total"]
     unit = "sequences" if encodes else "output tokens"
     lines.append(f"  {rate.mid:,.0f} {unit}/s ({rate.low:,.0f} to {rate.high:,.0f})")

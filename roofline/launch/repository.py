@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model_names import letters, listed_repository, made_name, quantized_repositories
+from roofline.specs.model_names import begins, letters, listed_repository, made_name, quantized_repositories
 
 HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)(?:/.*)?", re.ASCII)
 _REPOSITORY = re.compile(r"(?:(?:https?://)?(?:huggingface\.co|hf\.co)/)?([\w.-]+/[\w.-]+)", re.ASCII)
@@ -20,13 +20,13 @@ def repository_of(scenario: Scenario) -> str:
     found = _REPOSITORY.fullmatch(name)
     if found and name == scenario.model_name.strip():
         given, _, model = found[1].partition("/")
-        same = model.lower() == plain.lower() and letters(maker).startswith(letters(given))  # z-ai/glm-4.6
+        same = model.lower() == plain.lower() and begins(given, maker)  # z-ai/glm-4.6
         return "" if Path(name).exists() else own if same else found[1]
     name = name.rpartition("/")[2]
-    written, known, owner = letters(name), letters(scenario.model.name), letters(maker)
+    written, known = letters(name), letters(scenario.model.name)
     # A name that is cut short (qwen3-235b) means the model of the spec, with its maker's before it too (Google Gemma 3
     # 27B); one with words more (-instruct) means another.
-    if own and any(owner.startswith(written[:cut]) and known.startswith(written[cut:]) for cut in range(len(written))):
+    if own and any(begins(written[:cut], maker) and known.startswith(written[cut:]) for cut in range(len(written))):
         return own
     listed = listed_repository("-".join(name.split())) if written != known else ""
     return listed or (found[1] if found else "")

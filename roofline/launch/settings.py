@@ -17,6 +17,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.rewrite import Adapter
 from roofline.launch.repository import name_of
+from roofline.scenario.engine_options import ranks_together
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.parts import Part
@@ -32,11 +33,9 @@ from roofline.timing.exchanges import exchange_choice
 
 GIB = 2.0**30
 
-BESIDE = frozenset(
-    {"model", "hw", "batch", "prompt", "generate", "context", "prefix", "images", "image_size", "audio", "price"}
-    | {"engine", "host", "network", "memory_reading", "convention", "expert_skew", "with"}
-)
-"""Options that no server is told: the workload, the machine, and how the prediction counts."""
+UNTOLD = ("carbon", "fuse", "micro_batches", "sp")
+"""Options for which no engine has a word. Others are settings that are read from the scenario, or say what no server is
+told: the workload, the machine, and how the prediction counts."""
 
 OWN = frozenset({"continuous-batching", "paged-attention", "flash-attention", "cuda-graphs"})
 """Techniques that every engine here has switched on."""
@@ -46,18 +45,6 @@ SAID = frozenset(
     | {"two-batch-overlap", "experts-on-cpu", "fp8-kv", "mixed-devices", "lora", "punica", "s-lora"}
 )
 """Techniques that change settings which are read from the scenario."""
-
-DEGREES = (
-    *("tp", "pp", "ep", "dp", "enable_expert_parallel", "dp_attention", "nodes"),
-    *("all_to_all", "redundant_experts", "dcp"),
-)
-FORMATS = ("quant", "quantization", "weights", "activations", "kv", "dtype")
-COUNTS = (
-    *("max_model_len", "ctx_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
-    *("prefill_schedule_interval", "long_prefill_token_threshold"),
-)
-OTHERS = ("enforce_eager", "n_gpu_layers", "offload", "flash", "mm_encoder_tp_mode")
-"""Options that `server_settings` reads, in the parts of a scenario that they set."""
 
 
 class Wanted(NamedTuple):
@@ -124,9 +111,8 @@ def check_covered(scenario: Scenario, server: Server) -> None:
     """Raise RooflineError for options and techniques that the engine cannot be told."""
     if not scenario.asked:
         raise RooflineError("a scenario whose fields were changed has no command: change its options")
-    read = {*BESIDE, *DEGREES, *FORMATS, *COUNTS, *OTHERS}
-    for name, option in OPTIONS.items():
-        if name not in read and option.differs(scenario.given(name)):
+    for name in UNTOLD:
+        if OPTIONS[name].differs(scenario.given(name)):
             raise RooflineError(f"{server.title} has no option for {name}: omit it", options=[name])
     for written in scenario.techniques:
         name, values = check_request(written).name, written.partition(":")[2]
@@ -239,14 +225,15 @@ def _counts(scenario: Scenario, server: Server, slots: int, context: int, limite
         yield Wanted("max_model_len", context, pinned=not (limited or allots))
     told = settings.sequences is not None or allots
     if told or reserve.sequences:
-        together = "max_num_seqs" in server.totals and settings.parallel.expert > 1
-        ranks = settings.parallel.data if together else 1
+        ranks = ranks_together(server.profile, "max_num_seqs", settings.parallel)
         most = slots if allots else (settings.sequences or reserve.sequences) * ranks
         yield Wanted("max_num_seqs", most, pinned=not told)
     tokens, told = scenario.settings.pass_tokens, scenario.settings.pass_tokens is not None
     if told or (reserve.tokens and not allots):
         least = context if scenario.model.task == "encode" else 0  # which takes its prompts whole
-        yield Wanted("max_num_batched_tokens", tokens or max(reserve.tokens or 0, least), pinned=not told)
+        ranks = ranks_together(server.profile, "max_num_batched_tokens", settings.parallel)
+        most = (tokens or max(reserve.tokens or 0, least)) * ranks
+        yield Wanted("max_num_batched_tokens", most, pinned=not told and ranks == 1)  # its default is of all ranks
     yield from (Wanted(setting, value) for setting, value in settings.prompt_steps.items())
     if settings.utilization is not None or (reserve.utilization < 1 and not allots):
         yield Wanted("gpu_memory_utilization", float(reserve.utilization), pinned=settings.utilization is None)

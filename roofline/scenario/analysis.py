@@ -308,7 +308,7 @@ def analyze(scenario: Scenario, calibrate: Calibrate = engine_calibration) -> An
     that are distributions, and where the engine would not start.
     """
     for name, drawn in zip(("prompt", "generate"), scenario_of(scenario).drawn, strict=True):
-        if drawn is not None and scenario.asked:
+        if drawn is not None and drawn.varies and scenario.asked:
             raise RooflineError(f"{name} of a static batch is one length; {drawn.written} is a distribution under load")
     if scenario.asked:
         scenario.check_lengths()

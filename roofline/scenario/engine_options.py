@@ -1,54 +1,25 @@
-"""Values and switches of engines' own options: what vLLM and SGLang name otherwise, with their meanings.
-
-Names and values are those of `EngineArgs`, `CacheDType` and `QuantizationMethods` (vllm-project/vllm, vllm/engine and
-vllm/config, 2026). A value is read as the format or scheme that it stands for; None is the checkpoint's own.
-"""
+"""What switches of engines' own options mean, which vLLM and SGLang name otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.options import OPTIONS
+from roofline.specs.servers import SERVERS, server_of
 
 if TYPE_CHECKING:
     from roofline.specs.model import Model
 
-DTYPES: Mapping[str, str | None] = MappingProxyType(
-    {"auto": None, "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
-)
-"""Values of `dtype`."""
-
-CACHE_DTYPES: Mapping[str, str | None] = MappingProxyType(
-    {**DTYPES, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_inc": "fp8"}
-)
-"""Values of vLLM's `--kv-cache-dtype`."""
-
-METHODS: Mapping[str, str | None] = MappingProxyType(
-    {
-        "auto_awq": "awq",
-        "awq_marlin": "awq",
-        "auto_gptq": "gptq",
-        "gptq_marlin": "gptq",
-        "fbgemm_fp8": "fp8",
-        "fp8_per_tensor": "fp8",
-        "fp8_per_channel": "fp8",
-        "fp8_per_block": "fp8_block",
-        "modelopt": "fp8",
-        "modelopt_fp4": "nvfp4",
-        "gpt_oss_mxfp4": "mxfp4",
-        "bitsandbytes": "nf4",
-        "int8_per_channel_weight_only": "W8",
-    }
-)
-"""`--quantization`: the methods that stand for one scheme; compressed-tensors and others have several."""
+PLAIN_FORMATS = ("fp16", "bf16", "fp32")
 
 
 def check_dtype(name: str) -> None:
     """Raise UnknownNameError for what is no unquantized format."""
-    if name not in DTYPES.values():
-        raise UnknownNameError("dtype", name, [*DTYPES, *filter(None, DTYPES.values())])
+    if name not in PLAIN_FORMATS:
+        raise UnknownNameError("dtype", name, [*OPTIONS["dtype"].names, *PLAIN_FORMATS])
 
 
 def chosen_scheme(quantization: str, quant: str | None, model: Model) -> str | None:
@@ -81,6 +52,12 @@ def attention_parallel(degrees: Mapping[str, int], model: Model) -> dict[str, in
     """
     divided = expert_parallel(degrees, model, "dp_attention", "; dp serves replicas")
     return {**divided, "tensor": 1, "data": divided["expert"]}
+
+
+def ranks_together(engine: str, name: str, parallel: Parallelism) -> int:
+    """The data-parallel ranks of attention whose limits an engine's option has in one number; 1 where it is of each."""
+    shared = parallel.expert > 1 and engine in SERVERS and name in server_of(engine).totals
+    return parallel.data if shared else 1
 
 
 def limited_context(model: Model, longest: int, limit: str) -> int:

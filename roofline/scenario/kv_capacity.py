@@ -21,6 +21,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.offload import RESIDENT, Offload
 from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.analysis import analyze
+from roofline.scenario.engine_options import ranks_together
 from roofline.scenario.memory import attention_buffer, memory_reserve
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Host, Settings, Stage
@@ -188,8 +189,10 @@ def startable_sequences(scenario: Scenario) -> int | None:
 
 def startable(scenario: Scenario) -> Scenario:
     """The scenario with as many sequences as the engine starts with, where it has no room for its own number."""
-    most = startable_sequences(scenario)
-    return scenario if most is None else scenario.with_(max_num_seqs=most)
+    if (most := startable_sequences(scenario)) is None:
+        return scenario
+    ranks = ranks_together(scenario.profile.name, "max_num_seqs", scenario.settings.parallel)
+    return scenario.with_(max_num_seqs=most * ranks)
 
 
 def waves(batch: int, length: int, capacity: Capacity) -> tuple[int, ...]:

@@ -2,7 +2,9 @@
 
 A length is a number or a distribution, written as
 
-    2000                            constant (every length may be written like 2k or 2K, `units.parse_count`)
+    2000                            constant (every length may be written like 2k or 2K, `units.parse_count`); outputs
+                                    of requests in flight vary about it (`Load.apart`)
+    fixed:2000                      constant, and exactly so
     uniform:128:1024                uniform between two lengths
     lognormal:mean=512,p95=1500     lognormal, from two of mean, median and a percentile
     exponential:mean=300            memoryless
@@ -35,7 +37,6 @@ from roofline.core.limits import MAX_LENGTH
 from roofline.core.units import parse_count
 
 Array = NDArray[np.float64]
-KINDS = ("uniform", "lognormal", "exponential", "quantiles")
 NORMAL = NormalDist()
 
 
@@ -62,10 +63,31 @@ class Lengths(Struct, frozen=True, dict=True):
         return hash((self.written, self.mean, self.second))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return parse_lengths, (self.written,)
+        return _again, (self.written, self.is_scattered)
 
     def quantile(self, share: float) -> float:
         return float(np.maximum(self.inverse(np.asarray(share, float)), 1.0))
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The 0.1st and the 99.9th percentile; of a number that number, also where it is `scattered`."""
+        if as_number(self.written) is not None:
+            return self.mean, self.mean
+        return self.quantile(0.001), self.quantile(0.999)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether they vary about a number."""
+        return self.varies and as_number(self.written) is not None
+
+    @property
+    def scattered(self) -> Lengths:
+        """Lengths within `SCATTER` of a number, evenly and under the same text; others as they are."""
+        spread = round(SCATTER * self.mean)
+        if not spread or self.varies or as_number(self.written) is None:
+            return self
+        found = parse_lengths(f"uniform:{self.mean - spread:.12g}:{self.mean + spread:.12g}")
+        return replace(found, written=self.written)
 
     def beyond(self, lengths: Any) -> Any:
         """The shares longer than each of some lengths, to 1e-6."""
@@ -118,6 +140,12 @@ class Lengths(Struct, frozen=True, dict=True):
 
 SAMPLES = 1000
 
+SCATTER = 1 / 9
+"""The most that lengths are off a number that is their mean, over it, where they vary as those of benchmarks do.
+
+InferenceX draws lengths from 0.8 to 1 of the longest, evenly (SemiAnalysisAI/InferenceX, --random-range-ratio 0.8).
+"""
+
 _NUMBER = re.compile(r"(?<![\w.])\d[\d_.]*(?:e[+-]?\d+|[kmg])?", re.IGNORECASE)
 """A number of tokens in a distribution's text, not the 95 of p95."""
 
@@ -137,23 +165,26 @@ def parse_lengths(written: float | str | Lengths, what: str = "a length") -> Len
         raise RooflineError(f"{what} must be 1 to {MAX_LENGTH:,} on average, got {quote(written)}") from None
 
 
+def _again(written: str, scattered: bool) -> Lengths:
+    """Lengths that were stored."""
+    found = parse_lengths(written)
+    return found.scattered if scattered else found
+
+
 def _parsed(written: float | str, what: str) -> Lengths:
     number = as_number(written)
     if number is not None:
-        found = Lengths(f"{number:.12g}", number, number**2, lambda share: np.full(np.shape(share), number))
-        return _checked(found, what)
+        return _checked(_constant(f"{number:.12g}", number), what)
     text = str(written).strip()
     kind, _, rest = text.partition(":")
-    if kind in KINDS and rest:
-        makers = {"uniform": _uniform, "lognormal": _lognormal, "exponential": _exponential, "quantiles": _quantiles}
-        make = makers[kind]
-        return _checked(make(text, rest, what), what)
+    if kind in MAKERS and rest:
+        return _checked(MAKERS[kind](text, rest, what), what)
     if text.endswith(".csv"):
         return _checked(_histogram(text, what), what)
     if kind.isidentifier() and rest:
-        raise UnknownNameError("distribution", kind, KINDS)
+        raise UnknownNameError("distribution", kind, MAKERS)
     raise RooflineError(
-        f"{what} is a number of tokens, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300,"
+        f"{what} is a number of tokens, fixed:512, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300,"
         f" quantiles:p50=400,p90=2k or a .csv file of length,count, got {quote(written)}"
     )
 
@@ -172,6 +203,16 @@ def _checked(found: Lengths, what: str) -> Lengths:
     if not (math.isfinite(found.mean) and 1 <= found.mean <= MAX_LENGTH and math.isfinite(found.second)):
         raise RooflineError(f"{what} must be 1 to {MAX_LENGTH:,} on average, got {quote(found.written)}")
     return found
+
+
+def _constant(text: str, number: float) -> Lengths:
+    return Lengths(text, number, number**2, lambda share: np.full(np.shape(share), number))
+
+
+def _fixed(text: str, rest: str, what: str) -> Lengths:
+    if (number := as_number(rest)) is None:
+        raise RooflineError(f"{what}: exactly one length is fixed:TOKENS, got {quote(text)}")
+    return _constant(text, number)
 
 
 def _uniform(text: str, rest: str, what: str) -> Lengths:
@@ -249,6 +290,16 @@ def _quantiles(text: str, rest: str, what: str) -> Lengths:
 
     sample = inverse((np.arange(100_000) + 0.5) / 100_000)
     return Lengths(text, float(sample.mean()), float((sample**2).mean()), inverse)
+
+
+MAKERS: Mapping[str, Callable[[str, str, str], Lengths]] = {
+    "fixed": _fixed,
+    "uniform": _uniform,
+    "lognormal": _lognormal,
+    "exponential": _exponential,
+    "quantiles": _quantiles,
+}
+"""What reads a distribution, by its name."""
 
 
 def _given(text: str, rest: str, what: str) -> Mapping[str, float]:

@@ -205,7 +205,7 @@ class Phase:
                 for run, flat in zip(self.passes, flats, strict=True)
             ]
             total = reduce(add, times)
-            self._expected = Estimate(*(self._plain(part) for part in total)).at_least(self.bound_time)
+            self._expected = Estimate(*locked(*(self._plain(part) for part in total)))  # no pass is below its bound
         return self._expected
 
     def deferred_pass(self, run: Pass) -> Deferred[Estimate]:

@@ -12,7 +12,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
 from roofline.graph.offload import parse_offload
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.engine_options import limited_context
+from roofline.scenario.engine_options import limited_context, ranks_together
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import NEEDED, OPTIONS, missing
 from roofline.scenario.question import CPU, Question, precision
@@ -102,6 +102,12 @@ def _settings(question: Question) -> Settings:
                 f" of {values['model'].layers} are on the devices",
                 options=["n_gpu_layers"],
             )
+    parallel = single.get("parallel", settings.parallel)
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        _, part = OPTIONS[name].target
+        together = ranks_together(question.profile.name, name, parallel)
+        if together > 1 and single.get(part) is not None:
+            single[part] = max(1, single[part] // together)
     settings = replace(settings, **single) if single else settings
     placed = placed_tables(settings.offload, values["model"], question.hardware, question.profile)
     return settings if placed is settings.offload else replace(settings, offload=placed)

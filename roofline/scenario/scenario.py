@@ -15,6 +15,7 @@ from roofline.core.limits import MAX_BATCH
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
 from roofline.scenario.catalogue import catalogue
+from roofline.scenario.engine_options import ranks_together
 from roofline.scenario.fields import WORKLOAD, checked, comparable, comparable_settings, image_of, is_any, shown
 from roofline.scenario.lengths import Lengths, with_mean
 from roofline.scenario.options import OPTIONS, Options, by_name
@@ -329,9 +330,7 @@ class Scenario:
         """The engine's profile."""
         found = resolve_engine(self.hardware, self.engine, self.model)
         speculation = self.settings.speculation
-        if speculation is None:
-            return found
-        return found.with_drafts(speculation.accepted)
+        return found if speculation is None else found.with_drafts(speculation.accepted)
 
     @property
     def drafted(self) -> int:
@@ -343,8 +342,10 @@ class Scenario:
         """The scenario whose server is told to run so many requests (None: as without drafts) where it has fewer."""
         if not self.drafted or (concurrency is not None and concurrency <= self.drafted):
             return self
-        each = None if concurrency is None else -(-concurrency // self.settings.parallel.data)
-        return self.with_(max_num_seqs=each or self.profile.scheduler.sequences)
+        parallel = self.settings.parallel
+        each = None if concurrency is None else -(-concurrency // parallel.data)
+        ranks = ranks_together(self.profile.name, "max_num_seqs", parallel)
+        return self.with_(max_num_seqs=(each or self.profile.scheduler.sequences) * ranks)
 
     @cached_property
     def technique_cache(self) -> dict[str, Scenario]:

@@ -20,7 +20,6 @@ from roofline.scenario.energy import KWH
 from roofline.scenario.options import MEANT, OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
-from roofline.serving.encoders import behind_encoders, encoder_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
 from roofline.serving.options import (
     FCFS,
@@ -37,7 +36,7 @@ from roofline.serving.options import (
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.placement import best_placement
 from roofline.serving.policies import AMONG_TENANTS, scheduled
-from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
+from roofline.serving.pools import Pools, Tandem, behind_encoders, encoder_of, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.replicas import ROUTERS
 from roofline.serving.rollouts import parse_rollouts
@@ -255,6 +254,7 @@ def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Target
 
 
 def _simulated(deployment: Deployment, load: Load, requests: int, seed: int, targets: Targets) -> Outcome:
+    load = load.within((deployment.decode if isinstance(deployment, Tandem) else deployment).kv_tokens)
     if isinstance(deployment, Tandem):
         if load.policy not in (FCFS, *ROUTERS) or load.tenants or load.rollouts:
             raise RooflineError(
@@ -337,13 +337,6 @@ def _at(load: Load, value: float) -> Load:
     return replace(load, rate=value) if load.arrivals is Arrivals.OPEN else load
 
 
-def _own(load: Load) -> float:
-    """The concurrency, rate or number of requests of a load."""
-    if load.trace is not None:
-        return float(len(load.trace.prompt))
-    return float(load.concurrency or load.rate or load.offline or 0)
-
-
 VARIED = (Arrivals.CLOSED, Arrivals.OPEN)
 """Arrivals that have values, and steady states."""
 
@@ -351,7 +344,8 @@ VARIED = (Arrivals.CLOSED, Arrivals.OPEN)
 def _points(load: Load, values: Sequence[float] | None) -> tuple[float, ...]:
     """The values of a load, its own without others. Raises RooflineError for those that no load has."""
     if values is None:
-        return (_own(load),)
+        requests = 0 if load.trace is None else len(load.trace.prompt)
+        return (float(load.concurrency or load.rate or load.offline or requests),)
     if load.arrivals not in VARIED:
         raise RooflineError(f"values are rates or requests in flight, which a load with {load.arrivals} has not")
     whole = load.arrivals is Arrivals.CLOSED

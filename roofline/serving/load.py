@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.limits import MAX_CONCURRENCY, MAX_RATE
 from roofline.scenario.argument import scenario_of
-from roofline.scenario.lengths import Lengths, parse_lengths
+from roofline.scenario.lengths import Lengths, as_number, parse_lengths
 from roofline.scenario.options import MEANT, OPTIONS, STATIC
 from roofline.scenario.scenario import Scenario
 from roofline.serving.tables import Array
@@ -50,12 +50,6 @@ LENGTHS = ("prompt", "generate", "prefix")
 
 STARTUP = 120.0
 """Seconds until an instance serves in the place of a lost one, by default."""
-
-SCATTER = 1 / 9
-"""The most that outputs are off a length written as a number, over it, where they vary as those of benchmarks do.
-
-InferenceX draws lengths from 0.8 to 1 of the longest, evenly (SemiAnalysisAI/InferenceX, --random-range-ratio 0.8).
-"""
 
 ONE = parse_lengths(1, "generate")
 """The output of a request to a model that only encodes."""
@@ -188,7 +182,7 @@ class Load(Struct, frozen=True, metaclass=_ByName):
                 force_setattr(self, name, parse_lengths(lengths, name))
 
     def of(self, scenario: Scenario) -> Load:
-        """The load with the lengths of a scenario, whose cached prefix is in the prefix cache.
+        """The load with the lengths of a scenario, whose cached prefix is in the prefix cache, and outputs that vary.
 
         Raises RooflineError for lengths that both have, and differ.
         """
@@ -207,32 +201,36 @@ class Load(Struct, frozen=True, metaclass=_ByName):
             lengths["generate"] = ONE
         for name, own in lengths.items():
             found = getattr(self, name)
-            if found is not None and scenario.asked and scenario.given(name) is not None and found != own:
+            known = scenario.asked and scenario.given(name) is not None
+            if found is not None and known and found not in (own, own.scattered):
                 raise RooflineError(f"{name} is {own.written} in the scenario and {found.written} in the load")
         prompt, generate = self.prompt or lengths["prompt"], self.generate or lengths["generate"]
         prefix = int(scenario.prefix)
         if not prefix or self.prompt is not None:
-            return replace(self, prompt=prompt, generate=generate, beside=beside)
-        if self.hits or scenario.drawn[0] is not None:
+            return replace(self, prompt=prompt, generate=generate, beside=beside).apart
+        if self.hits or lengths["prompt"].varies:
             raise RooflineError(
                 "a cached prefix beside prefix_hits or a distribution of prompts: give prefix_hits alone"
             )
         whole = float(prefix + scenario.prompt)
         hits = prefix / (whole + beside)
-        return replace(self, prompt=whole, generate=generate, hits=hits, beside=beside)
+        return replace(self, prompt=whole, generate=generate, hits=hits, beside=beside).apart
 
     @property
     def apart(self) -> Load:
-        """The load with outputs that vary, where a closed loop's have one length: what deployments are compared under.
+        """The load as users send it: outputs of a closed loop that are written as a number vary about it.
 
-        Requests in flight that have one length end together, and so their prompts are computed together. Drafts, which
-        are accepted by chance, part them, as do the outputs of real requests: with equal ones a comparison is of how
-        long each deployment keeps a lockstep that clients do not have.
+        Requests in flight of exactly one length (`fixed:500`) end together, and so their prompts are computed together:
+        a lockstep that real requests do not have. Arrivals at a rate have none, and requests at once are one batch.
         """
-        low, high = (round(side * self.outputs.mean) for side in (1 - SCATTER, 1 + SCATTER))
-        if (self.concurrency or 1) == 1 or self.outputs.varies or low == high:
+        return self if self.concurrency is None else replace(self, generate=self.outputs.scattered)
+
+    def within(self, room: float) -> Load:
+        """The load; where outputs longer than a number would not fit into so many tokens, all have that length."""
+        if self.trace is not None or (number := as_number(self.outputs.written)) is None:
             return self
-        return replace(self, generate=f"uniform:{low}:{high}")
+        longest = self.longest + self.outputs.quantile(1.0) - number
+        return self if longest <= room else replace(self, generate=parse_lengths(number, "generate"))
 
     @property
     def arrivals(self) -> Arrivals:
@@ -274,14 +272,14 @@ class Load(Struct, frozen=True, metaclass=_ByName):
         """Tokens of the longest request: its prompt and output, at the 99.9th percentile of a distribution."""
         if self.trace is not None:
             return float(self.beside + max(self.trace.tokens))
-        return self.beside + self.prompts.quantile(0.999) + self.outputs.quantile(0.999)
+        return self.beside + self.prompts.ends[1] + self.outputs.ends[1]
 
     @property
     def shortest(self) -> float:
         """Tokens of the shortest request."""
         if self.trace is not None:
             return float(self.beside + min(self.trace.tokens))
-        return self.beside + self.prompts.quantile(0.001) + self.outputs.quantile(0.001)
+        return self.beside + self.prompts.ends[0] + self.outputs.ends[0]
 
     @property
     def outputs(self) -> Lengths:

@@ -1,21 +1,31 @@
-"""A replica of an engine: the times of its steps, its scheduler, and the room of its KV cache."""
+"""A replica of an engine: the times of its steps, its scheduler, and the room of its KV cache.
+
+Adapters beyond the slots of a device: a batch has no more of them than slots, and others come from host memory. A
+request whose adapter has no slot waits for its weights, one request after the other, over each device's link to its
+host; the slots hold the most popular adapters. Sequences are as many as have together, on average, one adapter a slot
+(vLLM passes over requests whose adapter finds no slot, so that it fills batches further where many wait).
+"""
 
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from bisect import bisect_right
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
+from roofline.graph.extents import popularity, touched
+from roofline.graph.rewrite import Adapter
+from roofline.scenario.analysis import analyze
 from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
-from roofline.serving.adapters import with_slots
 from roofline.serving.load import Load
+from roofline.serving.sessions.tiers import parse_tiers
 from roofline.serving.steps import StepTimes
 from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
@@ -232,3 +242,34 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
     logged = None if logged is None else logged * parallel.data
     return Replica(steps, policy, int(kv_tokens), logged, capacity=capacity)
+
+
+MOST_COUNTED = 4096
+"""The most sequences that are counted."""
+
+
+def with_slots(scenario: Scenario, policy: Scheduler) -> tuple[Scheduler, float]:
+    """The scheduler with the limits of the slots of adapters, and the bytes that these take of a device.
+
+    The time of reading adapters without a slot is one of the front end.
+    """
+    adapter = next((each for each in scenario.settings.rewrites if isinstance(each, Adapter)), None)
+    if adapter is None:
+        return policy, 0.0
+    whole = scenario.changed(
+        batch=scenario.settings.parallel.data, prompt=1, generate=2, prefix=0, images=0, context=None
+    )
+    others = tuple(each for each in scenario.settings.rewrites if each is not adapter)
+    plain = whole.changed(settings=replace(scenario.settings, rewrites=others))
+    held = float(analyze(whole).memory.weights - analyze(plain).memory.weights)
+    slots = adapter.slots or adapter.adapters
+    if slots >= adapter.adapters:
+        return policy, held
+    (memory,) = parse_tiers("dram=1TB", scenario)
+    missed = 1 - float(popularity(adapter.adapters, 1, adapter.skew)[:slots].sum())
+    reading = missed * held / slots * scenario.settings.parallel.devices / memory.bandwidth
+    most = max(
+        bisect_right(range(1, MOST_COUNTED + 1), slots, key=partial(touched, adapter.adapters, 1, skew=adapter.skew)), 1
+    )
+    limits = replace(policy, request=policy.request + reading, sequences=min(policy.sequences or MOST_COUNTED, most))
+    return limits, held

@@ -100,14 +100,6 @@ def _fewest(members: Ordered[Member], index: int, random: np.random.Generator) -
     return min(members, key=lambda each: (each.requests + 1) * each.pace)
 
 
-def _in_turn(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:  # noqa: ARG001
-    return members[index % len(members)]
-
-
-def _at_random(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:  # noqa: ARG001
-    return members[int(random.integers(len(members)))]
-
-
 def _of_two(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:
     some = random.choice(len(members), min(2, len(members)), replace=False)
     return _fewest([members[one] for one in some], index, random)
@@ -116,9 +108,12 @@ def _of_two(members: Ordered[Member], index: int, random: np.random.Generator) -
 Router = Callable[[Ordered[Member], int, np.random.Generator], Member]
 """The replica of a request: among replicas, by its number, and what is random."""
 
-ROUTERS: Mapping[str, Router] = MappingProxyType(
-    dict(zip(ROUTES, (_fewest, _fewest, _in_turn, _at_random, _of_two), strict=True))
-)
+ROUTERS: Mapping[str, Router] = {
+    **dict.fromkeys(ROUTES[:2], _fewest),
+    "round-robin": lambda members, index, _: members[index % len(members)],
+    "random": lambda members, _, random: members[int(random.integers(len(members)))],
+    "power-of-two": _of_two,
+}
 """Routers of plain requests by the name of their policy."""
 
 

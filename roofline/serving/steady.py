@@ -131,7 +131,7 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
     """
     if load.arrivals is not Arrivals.CLOSED:
         check_steps(replica.scheduler.pause or replica.scheduler.piece)
-    copies = replica.copies
+    copies, load = replica.copies, load.within(replica.kv_tokens)
     points = np.atleast_1d(np.asarray(values, float)) / copies
     slots = slots_of(replica, load)
     times = times_of(replica, load, slots)

@@ -60,8 +60,8 @@ from roofline.timing.passes import Timing
 TOKENS, BATCHES, CHUNKS, CONTEXTS = 1.08, 1.3, 1.2, 1.6
 """Ratios of the grids."""
 
-MAX_TOKENS = 2**18
-"""The most tokens of a step."""
+MAX_TOKENS, MOST_BATCH = 2**18, 4096
+"""The most tokens of a step, and sequences of a data-parallel rank."""
 
 TYPICAL = Step(np.array([8.0]), np.array([1.0]), np.array([1000.0]))
 """The step at which the stages of a pipeline are compared."""
@@ -74,11 +74,6 @@ DECODES, ROWS = 48, 64
 """Contexts, equidistant, and at least so many numbers of sequences at which decode steps are tabulated at once."""
 
 
-def _probes(tokens: float) -> Step:
-    """So many tokens three times: of as many sequences, of one, and with a longer context."""
-    return Step(np.array([tokens, 1.0, tokens]), np.array([1.0, tokens, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
-
-
 def _names(timing: Timing) -> list[tuple[str, ...]]:
     """The section and operators of each kernel."""
     ops = timing.placement.ops
@@ -87,26 +82,20 @@ def _names(timing: Timing) -> list[tuple[str, ...]]:
 
 def _by_tokens(timing: Timing, tokens: float = PROBED) -> NDArray[np.bool_]:
     """Kernels whose time depends on the number of tokens alone, of so many."""
-    spent = timing.spent(timing.detail(_probes(tokens)))
+    # Three times so many: of as many sequences, of one, and with a longer context.
+    step = Step(np.array([tokens, 1.0, tokens]), np.array([1.0, tokens, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
+    spent = timing.spent(timing.detail(step))
     return np.asarray(np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1), bool)
 
 
 class StepTimes:
     """The seconds of a step of a scenario's deployment, for any mix of decode and prefill.
 
-    `context` and `chunk` are the longest context and chunk in tokens that the tables cover, `batch` the most sequences
-    of a data-parallel rank, `density` the tiles of images for each token of prompts. Raises UnsupportedError for a
-    model of no text.
+    `context` and `chunk` are the longest context and chunk in tokens that the tables cover, `density` the tiles of
+    images for each token of prompts. Raises UnsupportedError for a model of no text.
     """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        context: float = 32768,
-        chunk: float = 32768,
-        batch: float = 4096,
-        density: float = 0.0,
-    ) -> None:
+    def __init__(self, scenario: Scenario, context: float = 32768, chunk: float = 32768, density: float = 0.0) -> None:
         if not scenario.model.vocabulary:
             raise UnsupportedError(f"serving is simulated for models of text, which {scenario.model.name} is not")
         if scenario.settings.decode_hardware is not None:
@@ -120,7 +109,7 @@ class StepTimes:
         settings = replace(scenario.settings, chunk=None, step_tokens=None, parallel=replace(asked, micro_batches=1))
         single = scenario.changed(batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
         self.scenario = scenario
-        self._covered, self.density = (context, chunk, batch, density), density
+        self._covered, self.density = (context, chunk, density), density
         self.encodes, self.pair = scenario.model.task == "encode", scenario.model.tower_kind == "encoder"
         self._source = float(scenario.prompt) if self.pair else 0.0
         self._answer = analyze(under_load(single))
@@ -137,7 +126,7 @@ class StepTimes:
         self.decode_tokens = 1 if speculation is None else speculation.verified + 1
         self.accepted = self._answer.tokens_per_iteration
         self.scatter = 0.0 if speculation is None else speculation.scatter
-        batches, contexts = geometric(1, batch, BATCHES), geometric(16, context, CONTEXTS)
+        batches, contexts = geometric(1, MOST_BATCH, BATCHES), geometric(16, context, CONTEXTS)
         chunks, before = geometric(1, chunk, CHUNKS), np.append(0.0, geometric(256, context, CONTEXTS))
         decode = () if self.encodes else self._runs(batches, contexts, decode=True)
         prefill = self._runs(chunks, before, decode=False)

@@ -29,25 +29,12 @@ from roofline.serving.load import Trace
 
 TIMES = ("timestamp", "arrival", "arrival_s", "arrival_time", "time")
 PROMPTS = (
-    "contexttokens",
-    "input_length",
-    "request tokens",
-    "prompt_len",
-    "prompt",
-    "prompt_tokens",
-    "input",
-    "input_tokens",
-    "isl",
+    *("contexttokens", "input_length", "request tokens"),
+    *("prompt_len", "prompt", "prompt_tokens", "input", "input_tokens", "isl"),
 )
 OUTPUTS = (
-    "generatedtokens",
-    "output_length",
-    "response tokens",
-    "output_len",
-    "output",
-    "output_tokens",
-    "generate",
-    "osl",
+    *("generatedtokens", "output_length", "response tokens"),
+    *("output_len", "output", "output_tokens", "generate", "osl"),
 )
 """Column names in lower case."""
 

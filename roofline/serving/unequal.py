@@ -7,7 +7,6 @@ expected delay: requests there and this one, over the rate of the replica where 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -31,13 +30,7 @@ def replicas_beside(
     Model, formats, engine and limits are the scenario's; the devices of each are laid out as those of hardware that is
     named with its count. Raises RooflineError where the model does not fit on one of them.
     """
-    return tuple(
-        replace(replica_of(each, load, scheduler), copies=count) for each, count in _scenarios(scenario, written)
-    )
-
-
-def _scenarios(scenario: Scenario, written: str) -> Iterator[tuple[Scenario, int]]:
-    plain = laid_out(scenario)
+    plain, replicas = laid_out(scenario), list[Replica]()
     for part in written.split(","):
         found = PART.fullmatch(part.strip())
         if found is None:
@@ -47,4 +40,6 @@ def _scenarios(scenario: Scenario, written: str) -> Iterator[tuple[Scenario, int
             )
         hardware = found["hardware"].strip()
         stages = [UNEQUAL] if len(joined_devices(hardware)) > 1 and not scenario.profile.split_layers else None
-        yield plain.with_(hw=hardware, techniques=stages), int(found["count"] or 1)
+        one = replica_of(plain.with_(hw=hardware, techniques=stages), load, scheduler)
+        replicas.append(replace(one, copies=int(found["count"] or 1)))
+    return tuple(replicas)

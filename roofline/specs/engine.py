@@ -70,7 +70,6 @@ ROUTED_EXPERTS = frozenset(
 PARAMETERS = tuple(Parameter(name, Unit(row[0]), *row[1:]) for name, row in _TABLES["parameters"].items())
 """The numeric parameters of a profile, with their defaults."""
 
-
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {parameter.name: (parameter.low, parameter.high) for parameter in PARAMETERS}
 )
@@ -82,7 +81,6 @@ HOSTS = 1.58
 
 ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
 """Engines' own all-reduce kernels (`roofline.timing.kernels.collective`)."""
-
 
 Times: TypeAlias = Annotated[float, Meta(ge=1, le=1e3)]
 
@@ -99,7 +97,7 @@ class Engine(Checked, frozen=True, dict=True):
     if replayed, run shared experts on a second stream, on hardware of the families `shared_on` (none named: on all), as
     kernels that fill a device leave no room for others. `all_reduce`: the engine's own all-reduce kernel by the first
     word of a link's kind; the faster of it and NCCL is used, over PCIe the one that the engine takes
-    (`roofline.timing.pcie_collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
+    (`roofline.timing.collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
     residual and normalises, by the name of hardware or its family ("": none). `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
     layers with integer weights quantize their inputs to INT8 and multiply integers. `unpacking`: integer instructions
@@ -262,8 +260,7 @@ class Engine(Checked, frozen=True, dict=True):
         own = {name: self[name] for name in used}
         here = (hardware.family, hardware.kind, hardware.vendor)
         others = {name: {**own, **given} for name, given in self.vendors.items() if name not in here}
-        parameters = MappingProxyType({**self.parameters, **used})
-        return replace(self, parameters=parameters, vendors=MappingProxyType(others))
+        return replace(self, parameters={**self.parameters, **used}, vendors=others)
 
     def reducing(self, hardware: Hardware, model: Model | None) -> Engine:
         """The profile whose all-reduces of such a model are one kernel with the norms after them, where they are."""
@@ -271,7 +268,7 @@ class Engine(Checked, frozen=True, dict=True):
         if not kernel or model is None or not model.experts:
             return self
         fusions = tuple("reduced_norm" if name == "residual_norm" else name for name in self.fusions)
-        return replace(self, fusions=fusions, all_reduce=MappingProxyType({**self.all_reduce, "NVLink": kernel}))
+        return replace(self, fusions=fusions, all_reduce={**self.all_reduce, "NVLink": kernel})
 
     def of(self, model: Model | None) -> Engine:
         """The profile with the parameters, operators and least step of the model's architecture, where it has some."""
@@ -288,8 +285,8 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(
             self,
             memory=memory,
-            parameters=MappingProxyType({**self.parameters, **own}),
-            mixers=MappingProxyType({}),
+            parameters={**self.parameters, **own},
+            mixers={},
             unfused={**self.unfused, **unfused},
         )
 
@@ -313,7 +310,7 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(
             self,
             graphs=(),
-            parameters=MappingProxyType({**self.parameters, "issue": self.launched, "hosts": HOSTS}),
+            parameters={**self.parameters, "issue": self.launched, "hosts": HOSTS},
             scheduler=replace(self.scheduler, captured=0),
             memory=self.memory.without_graphs(),
         )
@@ -357,7 +354,6 @@ class Engine(Checked, frozen=True, dict=True):
 
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
 
-
 GGUF_ENGINE = "llama.cpp"
 """The engine of GGUF files."""
 
@@ -366,7 +362,6 @@ LIBRARY = "ollama"
 
 COMPILED = frozenset({"blackhole", "cerebras", "fpga", "graphcore", "groq", "sambanova", "wormhole"})
 """Families of hardware that run what their vendor's or a paper's compiler makes of a model, and no engine of others."""
-
 
 GGUF_FAMILIES = frozenset({"apple", "maxwell", "pascal", "gcn", "cdna1", "rdna1", "rdna2", "alchemist"})
 """Families of GPUs that llama.cpp runs on, and vLLM does not (docs.vllm.ai, GPU installation)."""

@@ -88,7 +88,7 @@ def _by_name(content: Mapping[str, Any], key: str, where: str) -> Mapping[str, M
 def _value(given: object, parameter: Parameter, key: str, where: str) -> float:
     value = seconds(given, key, where) if parameter.unit is Unit.SECONDS else finite_number(given)
     if value is None:
-        raise SpecError(where, f"{quote(key)}: expected a number, got {quote(given)}")
+        raise SpecError(where, f"{quote(key)} must be a number, got {quote(given)}")
     if not parameter.low <= value <= parameter.high:
         allowed = f"{parameter.low:g} to {parameter.high:g}"
         raise SpecError(where, f"{quote(key)}: {value:g} is outside {allowed} ({parameter.meaning})")

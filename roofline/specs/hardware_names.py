@@ -25,7 +25,7 @@ from roofline.core.errors import MAX_COMPLETIONS, RooflineError, UnknownNameErro
 from roofline.core.inputs import read_text
 from roofline.specs.instances import instance_devices
 from roofline.specs.library import spec_files
-from roofline.specs.names import PLAIN, Files, Named, record
+from roofline.specs.names import PLAIN, Files, Named, record, top_level
 from roofline.specs.prices import bundled_price
 
 MISSPELT = 0.85
@@ -78,10 +78,6 @@ MACHINES: Mapping[str, tuple[str, ...]] = {
 }
 """Apple's computers without a chip, written together, and the variants of chips that they are sold with."""
 
-_TITLE = re.compile(r"^title: (.*)", re.MULTILINE)
-_ALSO = re.compile(r"^also: \[(.*)\]", re.MULTILINE)
-_VENDOR = re.compile(r"^vendor: (.*)", re.MULTILINE)
-_KIND = re.compile(r"^kind: (\S+)", re.MULTILINE)
 _MEMORY_KIND = re.compile(r"^memory:\n(?:  .*\n)*?  kind: (\S+)", re.MULTILINE)
 _CAPACITY = re.compile(r"^memory:\n(?:  .*\n)*?  capacity: ([\d.]+) ([GT])i?B", re.MULTILINE)
 _GIGABYTES = re.compile(r"\b(\d+)\s*g(?:i?b)?\b")
@@ -115,18 +111,14 @@ def _joined(words: tuple[str, ...]) -> dict[str, range]:
 
 
 def _entry(name: str, path: Path) -> _Entry:
-    # Searched as text, because parsing every spec takes half a second.
     text = read_text(path, MAX_BYTES)
-    found = (pattern.search(text) for pattern in (_TITLE, _VENDOR, _KIND, _MEMORY_KIND, _CAPACITY))
-    title, vendor, kind, storage, size = found
-    own, titled = _spell(name), _spell(title[1] if title else name)
+    storage, size, top = _MEMORY_KIND.search(text), _CAPACITY.search(text), top_level(text)
+    own, titled = _spell(name), _spell(top.get("title", name))
     memory = [*([storage[1].lower()] if storage else []), *([f"{size[1]}{size[2].lower()}b"] if size else [])]
     before = next((at for at, word in enumerate(titled) if word in _joined(own)), 0)
     every = frozenset({*_joined(own), *_joined(titled), *memory})
-    made, is_a = (each[1] if each else "" for each in (vendor, kind))
-    others = _ALSO.search(text)
-    also = frozenset("".join(_spell(other)) for other in others[1].split(",")) if others else frozenset[str]()
-    return _Entry(name, path, own, every, made, is_a, frozenset(titled[:before]), also)
+    also = frozenset(filter(None, ("".join(_spell(other)) for other in top.get("also", "").split(","))))
+    return _Entry(name, path, own, every, top.get("vendor", ""), top.get("kind", ""), frozenset(titled[:before]), also)
 
 
 @lru_cache(maxsize=4)
@@ -153,14 +145,18 @@ def joined_devices(text: str) -> list[str]:
 
 
 def server_devices(text: object) -> int:
-    """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of all else."""
+    """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of all else.
+
+    A device's own name may look like a count: 2x7900xtx are two devices.
+    """
     if not isinstance(text, str):
         return 0
     for pattern in _COUNTED:
         servers = pattern.fullmatch(text.strip())
         each = servers and pattern.fullmatch(servers["device"].strip())
-        if each:
-            return int(each["count"])
+        if servers and each:
+            found = _read(text, tuple(spec_files("hwspecs").items()))
+            return int(each["count"]) if found.devices == int(servers["count"]) * int(each["count"]) else 0
     return 0
 
 

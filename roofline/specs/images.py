@@ -1,9 +1,10 @@
 """Tokens of an image by its size: what an image processor makes of a picture before the vision encoder sees it.
 
 Dynamic resolution: the image is resized to the nearest multiple of what becomes one token, within bounds on its pixels
-(Qwen2-VL to Qwen3.5), or to the next one within a bound on its sides (Pixtral). Tiles: it is resized into a grid of
-square tiles, which scales it least (Llama 4) or is closest to its aspect ratio (InternVL), and a thumbnail is added.
-Without a rule (LLaVA-1.5) every image is resized to one size.
+(Qwen2-VL to Qwen3.5), or to the next one within a bound on its sides (Pixtral), or padded to it (Kimi), or to the
+largest one of as many pixels (Gemma 4). Tiles: it is resized into a grid of square tiles, which scales it least (Llama
+4) or is closest to its aspect ratio (InternVL), and a thumbnail is added. Without a rule (LLaVA-1.5) every image is
+resized to one size.
 """
 
 from __future__ import annotations
@@ -58,7 +59,12 @@ def encoded_image(model: Model, size: ImageSize | None) -> EncodedImage:
     if rule.tile is not None:
         tiles = (_closest_grid if rule.grid == "aspect" else _grid_tiles)(size, rule.tile, rule.tiles or 1)
         return EncodedImage(tiles + 1 if tiles > 1 else 1, (rule.tile // rule.patch) ** 2)
-    width, height = _resized(size, rule) if rule.max_side is None else _fitted(size, rule, rule.max_side)
+    if rule.padded:
+        width, height = _padded(size, rule)
+    elif rule.filled and rule.max_pixels:
+        width, height = _filled(size, rule.patch * rule.merge, rule.max_pixels)
+    else:
+        width, height = _resized(size, rule) if rule.max_side is None else _fitted(size, rule, rule.max_side)
     return EncodedImage(1, (width // rule.patch) * (height // rule.patch))
 
 
@@ -102,6 +108,26 @@ def _resized(size: ImageSize, rule: ImageRule) -> ImageSize:
         grow = math.sqrt(rule.min_pixels / area)
         return ImageSize(*(math.ceil(length * grow / side) * side for length in size))
     return rounded
+
+
+def _padded(size: ImageSize, rule: ImageRule) -> ImageSize:
+    """The size of at most the rule's patches, each side padded to a multiple of a token's.
+
+    navit_resize_image of Kimi K2.5's and K3's processors (media_utils.py).
+    """
+    patches = math.prod(max(1, length // rule.patch) for length in size)
+    scale = min(1.0, math.sqrt((rule.max_pixels or math.inf) / rule.patch**2 / patches))
+    side = rule.patch * rule.merge
+    return ImageSize(*(-(-max(1, int(length * scale)) // side) * side for length in size))
+
+
+def _filled(size: ImageSize, side: int, pixels: int) -> ImageSize:
+    """The size scaled to `pixels`, each side rounded down to a multiple of a token's, `side`.
+
+    transformers, image_processing_gemma4.py, get_aspect_ratio_preserving_size.
+    """
+    scale = math.sqrt(pixels / (size.width * size.height)) / side
+    return ImageSize(*(max(1, min(math.floor(length * scale), pixels // side**2)) * side for length in size))
 
 
 def _fitted(size: ImageSize, rule: ImageRule, most: int) -> ImageSize:

@@ -225,7 +225,7 @@ def check_name(value: str, where: str, key: str) -> str:
 def as_mapping(content: object, where: str, key: str) -> Mapping[str, Any]:
     """`content`, the value of `key` in the file; raises SpecError if it is not a mapping."""
     if not isinstance(content, Mapping):
-        raise SpecError(where, f"{quote(key)} must be a mapping of keys to values")
+        raise SpecError(where, f"{quote(key)} must be a mapping")
     return content
 
 

@@ -23,6 +23,7 @@ from roofline.specs.sublayers import (
     Count,
     Engram,
     FeedForward,
+    Few,
     Mixer,
     MixtureOfExperts,
     Modules,
@@ -90,8 +91,9 @@ class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
 
     `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` or sides of at most
-    `max_side` pixels (dynamic resolution); or the image is cut into at most `tiles` squares of `tile` x `tile` pixels,
-    in the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
+    `max_side` pixels (dynamic resolution), `padded` to whole tokens and never enlarged, or resized to them, or scaled
+    until `max_pixels` are `filled`; or the image is cut into at most `tiles` squares of `tile` x `tile` pixels, in
+    the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
     """
 
     patch: Count
@@ -99,6 +101,8 @@ class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     min_pixels: Tokens | None = None
     max_pixels: Tokens | None = None
     max_side: Count | None = None
+    padded: bool = False
+    filled: bool = False
     tile: Count | None = None
     tiles: Annotated[int, Meta(ge=1, le=256)] | None = None
     grid: Literal["scale", "aspect"] = "scale"
@@ -111,7 +115,18 @@ class DraftExperts(Struct, frozen=True, forbid_unknown_fields=True):
     top_k: Count
 
 
-class Layer(Struct, frozen=True):
+class Switches(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of a layer beside its parts (`Layer`)."""
+
+    residual: Literal["sequential", "parallel"] = "sequential"
+    shared_norm: bool = False
+    one_all_reduce: bool = False
+    streams: Few = 0
+    residual_blocks: Few = 0
+    tail: Natural = 0
+
+
+class Layer(Switches, frozen=True):
     """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
     `cross` attends to the encoder's output between the two. `one_all_reduce`: with tensor parallelism, engines add the
@@ -127,13 +142,7 @@ class Layer(Struct, frozen=True):
     mixer: Mixer | None = None
     feed_forward: FeedForward | None = None
     cross: Attention | None = None
-    residual: Literal["sequential", "parallel"] = "sequential"
-    shared_norm: bool = False
-    one_all_reduce: bool = False
-    streams: int = 0
-    residual_blocks: int = 0
     engram: Engram | None = None
-    tail: int = 0
 
 
 class LayerGroup(Checked, frozen=True):

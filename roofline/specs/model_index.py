@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from roofline.core.documents import MAX_BYTES
 from roofline.core.inputs import read_text
-from roofline.specs.names import Files
+from roofline.specs.names import Files, top_level
 
 TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt", "reasoning"})
 """What a checkpoint was trained for, or how it is stored; the architecture is the same."""
@@ -19,24 +19,20 @@ UNSAID = "q4_k_m"
 """What a tag of Ollama's library that names no scheme is stored in, and llama.cpp takes from a repository of GGUF files
 without one (its README: `-hf <user>/<model>[:quant]`, "default to Q4_K_M")."""
 
-_NO_TAG = re.compile(r"^(quantization: mxfp4|task: encode)\b", re.MULTILINE)
-"""In models whose tags are stored as they were released: gpt-oss and encoders."""
-
-_MIXED = re.compile(r"^(formats|unquantized):", re.MULTILINE)
-"""In models whose released files have formats by component."""
-
 Words = tuple[str, ...]
 
-_SOURCE = re.compile(r"^source: https://huggingface\.co/([^/\s]+)/([^/\s]+)", re.MULTILINE)
-_PARAMETERS = re.compile(r"^parameters: (\d+)", re.MULTILINE)
-_QUANTIZATION = re.compile(r"^quantization: (\S+)", re.MULTILINE)
+_SOURCE = re.compile(r"https://huggingface\.co/([^/\s]+)/([^/\s]+)")
 _REPOSITORIES = re.compile(r"^repositories:.*\n((?: +.*\n)+)", re.MULTILINE)
 _SAME = re.compile(r"^ +[^/\s]+/(\S+): \{\}", re.MULTILINE)
 _DIFFERS = re.compile(r"^ +([^/\s]+/[^:\s]+): (?!\{\})", re.MULTILINE)
 
 
 class Entry(Struct, frozen=True, dict=True):
-    """What a model spec is known by."""
+    """What a model spec is known by.
+
+    `tag`: the scheme of a tag of Ollama's library that names none; None of models that are stored there as they were
+    released, gpt-oss and encoders. `mixed`: released files have formats by component.
+    """
 
     name: str
     path: Path
@@ -66,20 +62,20 @@ class Entry(Struct, frozen=True, dict=True):
 
 
 def _entry(name: str, path: Path) -> Entry:
-    # Searched as text, because parsing every spec takes half a second.
     text = read_text(path, MAX_BYTES)
-    own, source = spell(name), _SOURCE.search(text)
-    size, quantization, more = (pattern.search(text) for pattern in (_PARAMETERS, _QUANTIZATION, _REPOSITORIES))
+    own, more, top = spell(name), _REPOSITORIES.search(text), top_level(text)
+    source, quantization = _SOURCE.match(top.get("source", "")), top.get("quantization", "")
+    released = quantization.startswith("mxfp4") or top.get("task") == "encode"
     return Entry(
         name,
         path,
         (own, *map(spell, [*([source[2]] if source else []), *_SAME.findall(more[1] if more else "")])),
         TUNED.difference(own),
-        float(size[1]) if size else 0.0,
-        quantization[1] if quantization else "",
+        float((re.match(r"\d+", top.get("parameters", "")) or "0")[0]),
+        quantization,
         more[1].lower() if more else "",
-        None if _NO_TAG.search(text) else UNSAID,
-        _MIXED.search(text) is not None,
+        None if released else UNSAID,
+        not top.keys().isdisjoint(("formats", "unquantized")),
         source[1].lower() if source else "",
     )
 

@@ -125,8 +125,7 @@ def _read(text: str, files: Files, with_maker: bool = True) -> Named:
         if (only := _only(spellings, tail, entries)) is not None:
             return _quantized(bare, only, tail, entries)
     for start in [match.start() for match in found[1:3] if with_maker]:
-        maker = re.sub(r"\W", "", plain[:start].lower())
-        own = {entry.name for entry in entries if re.sub(r"\W", "", entry.owner).startswith(maker)}
+        own = {entry.name for entry in entries if begins(plain[:start], entry.owner)}
         with suppress(RooflineError):  # Google Gemma 3, Z.AI GLM, Moonshot Kimi: the beginning of the owner's name
             if (made := _read(plain[start:], files, False)).name in own:
                 return made
@@ -219,6 +218,11 @@ def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
         if scheme is not None and own in letters(name):
             found.setdefault(scheme, name)
     return found
+
+
+def begins(written: str, owner: str) -> bool:
+    """Whether a maker is written by the beginning of its name on the hub: Z.AI is zai-org."""
+    return letters(owner).startswith(letters(written))
 
 
 def letters(name: str) -> str:

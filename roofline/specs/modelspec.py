@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
 
 from roofline.core.documents import read_mapping
@@ -39,11 +39,12 @@ from roofline.specs.model import (
     Model,
     Norm,
     Positions,
+    Switches,
 )
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
 from roofline.specs.schemes import COMPONENTS
-from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Engram, Few, Natural, Text, UNet
+from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Engram, Natural, Text, UNet
 from roofline.specs.weight_files.stored import is_checkpoint
 
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
@@ -159,7 +160,7 @@ class _Repository(Struct, frozen=True, forbid_unknown_fields=True):
     max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
 
 
-class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
+class ModelSpec(Switches, frozen=True, forbid_unknown_fields=True):
     """The top-level keys of a model file, before the blocks are merged."""
 
     name: Annotated[str, Meta(min_length=1, max_length=80)]
@@ -168,7 +169,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     vocabulary: Annotated[int, Meta(ge=0, le=10**7)] = 0
     title: Text | None = None
     source: Text | None = None
-    rests_on: Annotated[list[Text], Meta(max_length=20)] = []
+    rests_on: Annotated[list[Text], Meta(max_length=20)] = field(default_factory=list)
     repositories: dict[str, Any] | None = None
     parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
     active_parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
@@ -206,12 +207,6 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     blocks: dict[str, Any] | None = None
     norm: dict[str, Any] | None = None
     cross: dict[str, Any] | None = None
-    residual: Literal["sequential", "parallel"] = "sequential"
-    shared_norm: bool = False
-    one_all_reduce: bool = False
-    streams: Few = 0
-    residual_blocks: Few = 0
-    tail: Natural = 0
     engram: dict[str, Any] | None = None
     attention: dict[str, Any] | None = None
     latent_attention: dict[str, Any] | None = None
@@ -233,7 +228,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm, "engram": Engram}
 """The parts of a layer, by section key."""
 
-SWITCHES = ("residual", "shared_norm", "one_all_reduce", "streams", "residual_blocks", "tail")
+SWITCHES = Switches.__struct_fields__
 LAYER_KEYS = (*SECTIONS, *SWITCHES)
 _CONVERTED = {
     *("name", "rests_on", "unquantized", "norm"),
@@ -390,18 +385,9 @@ def _layer(spec: ModelSpec, overrides: Mapping[str, Any], name: str, where: str)
         content["engram"] = _record(spec, "engram", engram, prefix, where)
     content["norm"] = record(Norm, content["norm"], where, f"{prefix}norm")
     switches = {key: overrides.get(key, getattr(spec, key)) for key in SWITCHES}
-    layer = Layer(**content, **asdict(record(_Switches, switches, where, prefix.rstrip("."))))
+    layer = Layer(**content, **asdict(record(Switches, switches, where, prefix.rstrip("."))))
     check_layer(layer, prefix, where)
     return layer
-
-
-class _Switches(Struct, frozen=True, forbid_unknown_fields=True):
-    residual: Literal["sequential", "parallel"]
-    shared_norm: bool
-    one_all_reduce: bool
-    streams: Few
-    residual_blocks: Few
-    tail: Natural
 
 
 def _record(spec: ModelSpec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:

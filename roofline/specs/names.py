@@ -25,6 +25,14 @@ Files = tuple[tuple[str, Path], ...]
 """Every spec by name, as of `roofline.specs.library.spec_files`."""
 
 
+_TOP = re.compile(r"^(\w+):(?: +(.*?))?(?: +#.*)?$", re.MULTILINE)
+
+
+def top_level(text: str) -> dict[str, str]:
+    """The top-level keys of a spec with what stands beside them, as text: parsing every spec takes half a second."""
+    return dict(_TOP.findall(text))
+
+
 PLAIN = re.compile(r"[\w .:/+(),;*×-]{1,300}")
 """Texts that may be a name."""
 

@@ -56,17 +56,22 @@ def _explained(message: str, kind: type[Struct], body: object, key: str) -> str:
         return f"the key {quote(f'{place}.{field[1]}'.lstrip('.'))} is missing"
     if (field := re.fullmatch("(?s)Object contains unknown field `(.*)`", problem)) is not None:
         return unknown_key(field[1], _fields(types), place)
-    if (field := re.fullmatch("(?s)Invalid enum value '(.*)'", problem)) is not None:
-        problem = f"Invalid enum value {quote(field[1])}"
     if given is None:
         return f"the key {quote(place)} is missing"
-    if any(isinstance(one, inspect.LiteralType) for one in types):
-        texts = [repr(value) for one in types for value in getattr(one, "values", ())]
+    named = [one.values if isinstance(one, inspect.LiteralType) else list(one.cls) for one in types if _is_named(one)]
+    if named:
+        texts = [repr(getattr(value, "value", value)) for values in named for value in values]
         texts += ["true", "false"] if any(isinstance(one, inspect.BoolType) for one in types) else []
-        problem = f"must be {', '.join(texts[:-1])} or {texts[-1]}"
+        problem = f"Expected {', '.join(texts[:-1])} or {texts[-1]}"
     wanted = re.sub("`([^`]*)`", _named, problem.partition(", got ")[0])
     shown = f", got {quote(given)}" if isinstance(given, (str, int, float)) else ""
-    return f"{quote(place)}: {wanted[0].lower()}{wanted[1:]}{shown}"
+    said = f" must be {wanted.removeprefix('Expected ')}" if wanted.startswith("Expected ") else f": {wanted}"
+    return f"{quote(place)}{said}{shown}"
+
+
+def _is_named(one: Any) -> bool:
+    """Whether a type has some texts alone."""
+    return isinstance(one, (inspect.LiteralType, inspect.EnumType))
 
 
 _TYPES = {

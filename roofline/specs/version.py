@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import total_ordering
-from typing import NamedTuple
 
 from roofline.core.errors import RooflineError, quote
 
@@ -75,24 +74,6 @@ class Version:
 
     def __repr__(self) -> str:
         return f"Version({self.text!r})"
-
-
-class Releases(NamedTuple):
-    """The versions of an engine from `since` on and before `before`; "" is no limit.
-
-    >>> Releases("vllm", before="0.15").include("vllm", "0.9.1"), Releases("vllm").include("sglang", "0.5")
-    (True, False)
-    """
-
-    engine: str
-    before: str = ""
-    since: str = ""
-
-    def include(self, engine: str, version: str) -> bool:
-        """Whether an engine's version is among them; an unstated version ("") is not."""
-        if engine != self.engine or not version:
-            return False
-        return between(version, self.since, self.before)
 
 
 def between(version: str, since: str, before: str) -> bool:

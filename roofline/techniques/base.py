@@ -140,10 +140,10 @@ def _whole(text: str) -> int:
 
 
 def _changed(technique: Technique, scenario: Scenario, values: Values) -> Scenario:
-    from roofline.techniques.changes import REQUIREMENTS
+    from roofline.techniques.changes import require
 
     for requirement in technique.requires:
-        REQUIREMENTS[requirement](scenario, technique.name)
+        require(scenario, technique.name, requirement)
     return technique.applied_by(scenario, technique.name, **technique.constants, **values)
 
 

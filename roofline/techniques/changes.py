@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,63 +25,55 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format
 from roofline.specs.model import Layer, LayerGroup, Model
 from roofline.specs.schemes import UNQUANTIZED, WeightScheme
-from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts, Mlp, Modules
+from roofline.specs.sublayers import Attention, FeedForward, Mixer, MixtureOfExperts, Mlp
 
 B = TypeVar("B", Mlp, MixtureOfExperts)
 
 
-def require_generation(scenario: Scenario, name: str) -> None:
-    """Raise UnsupportedError for a model that does not generate."""
-    if scenario.model.task != "generate":
-        raise UnsupportedError(
-            f"{name} applies to token generation, and {scenario.model.name} is an encoder-only model"
-        )
+Check = tuple[Callable[[Model], bool], str]
+"""Whether a model has something, and what is said of one without, after the technique's name."""
 
-
-def require_causal_prompt(scenario: Scenario, name: str) -> None:
-    """Raise UnsupportedError for a model whose prompt is not computed causally."""
-    require_generation(scenario, name)
-    if scenario.model.tower_kind == "encoder":
-        raise UnsupportedError(
-            f"{name} splits causal prefill, and {scenario.model.name} encodes prompts without a causal mask"
-        )
-
-
-def require_kv_cache(scenario: Scenario, name: str) -> None:
-    """Raise UnsupportedError for a model without a KV cache."""
-    require_generation(scenario, name)
-    latent = any(isinstance(group.layer.mixer, LatentAttention) for group in scenario.model.groups)
-    if not latent and not scenario.model.attentions:
-        raise UnsupportedError(f"{name} applies to the KV cache, and {scenario.model.name} has none")
-
-
-def require_softmax_attention(scenario: Scenario, name: str) -> None:
-    """Raise UnsupportedError for a model without softmax attention (MHA, MQA, GQA)."""
-    mixers = [group.layer.mixer for group in scenario.model.groups]
-    if not any(isinstance(mixer, Attention) for mixer in mixers):
-        if any(isinstance(mixer, Modules) for mixer in mixers):
-            raise UnsupportedError(f"{name} changes layers, and those of {scenario.model.name} are read off its class")
-        raise UnsupportedError(f"{name} applies to softmax attention, and {scenario.model.name} has none")
-
-
-def require_feed_forward(scenario: Scenario, name: str, kind: type[Mlp] | type[MixtureOfExperts]) -> None:
-    """Raise UnsupportedError for a model without feed-forward blocks of this kind."""
-    if not any(isinstance(group.layer.feed_forward, kind) for group in scenario.model.groups):
-        blocks = "dense feed-forward blocks" if kind is Mlp else "MoE layers"
-        raise UnsupportedError(f"{name} applies to {blocks}, and {scenario.model.name} has none")
-
-
-REQUIREMENTS: Mapping[str, Callable[[Scenario, str], None]] = MappingProxyType(
-    {
-        "generation": require_generation,
-        "causal prompt": require_causal_prompt,
-        "KV cache": require_kv_cache,
-        "softmax attention": require_softmax_attention,
-        "MLP": partial(require_feed_forward, kind=Mlp),
-        "MoE": partial(require_feed_forward, kind=MixtureOfExperts),
-    }
+GENERATES: Check = (
+    lambda model: model.task == "generate",
+    "applies to token generation, and {} is an encoder-only model",
 )
-"""What a technique may require of a model: functions that raise UnsupportedError for a model without."""
+
+REQUIREMENTS: Mapping[str, tuple[Check, ...]] = {
+    "generation": (GENERATES,),
+    "causal prompt": (
+        GENERATES,
+        (
+            lambda model: model.tower_kind != "encoder",
+            "splits causal prefill, and {} encodes prompts without a causal mask",
+        ),
+    ),
+    "KV cache": (
+        GENERATES,
+        (lambda model: model.uses_mla or bool(model.attentions), "applies to the KV cache, and {} has none"),
+    ),
+    "softmax attention": (
+        (
+            lambda model: model.mixes("attention") or not model.mixes("modules"),
+            "changes layers, and those of {} are read off its class",
+        ),
+        (lambda model: model.mixes("attention"), "applies to softmax attention, and {} has none"),
+    ),
+    "MLP": (
+        (
+            lambda model: any(isinstance(group.layer.feed_forward, Mlp) for group in model.groups),
+            "applies to dense feed-forward blocks, and {} has none",
+        ),
+    ),
+    "MoE": ((lambda model: bool(model.experts), "applies to MoE layers, and {} has none"),),
+}
+"""What a technique may require of a model."""
+
+
+def require(scenario: Scenario, name: str, what: str) -> None:
+    """Raise UnsupportedError for a model without what a technique of this name requires, of `REQUIREMENTS`."""
+    for holds, problem in REQUIREMENTS[what]:
+        if not holds(scenario.model):
+            raise UnsupportedError(f"{name} {problem.replace('{}', scenario.model.name)}")
 
 
 def scaled(value: int, factor: float) -> int:
@@ -170,7 +160,7 @@ def _with_layers(scenario: Scenario, name: str, change: Callable[[Layer], Layer]
 
 def with_attention(scenario: Scenario, name: str, change: Callable[[Attention], Mixer]) -> Scenario:
     """The scenario with its softmax attention changed; raises UnsupportedError for a model without."""
-    require_softmax_attention(scenario, name)
+    require(scenario, name, "softmax attention")
 
     def changed(layer: Layer) -> Layer:
         return replace(layer, mixer=change(layer.mixer)) if isinstance(layer.mixer, Attention) else layer
@@ -180,7 +170,7 @@ def with_attention(scenario: Scenario, name: str, change: Callable[[Attention], 
 
 def with_feed_forward(scenario: Scenario, name: str, kind: type[B], change: Callable[[B], FeedForward]) -> Scenario:
     """The scenario with its feed-forward blocks of one kind changed; raises UnsupportedError for a model without."""
-    require_feed_forward(scenario, name, kind)
+    require(scenario, name, "MLP" if kind is Mlp else "MoE")
 
     def changed(layer: Layer) -> Layer:
         block = layer.feed_forward

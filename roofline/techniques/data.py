@@ -6,7 +6,7 @@ from roofline.core.errors import UnsupportedError
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Cascade
 from roofline.techniques.changes import (
-    require_generation,
+    require,
     scaled_tokens,
     with_cached_prefix,
     with_settings,
@@ -52,5 +52,5 @@ def cascade(scenario: Scenario, name: str, *, model: str, answered: float) -> Sc
     """FrugalGPT: a smaller model answers a fraction of the requests, and the scenario's model the others."""
     if scenario.model.tower is not None:
         raise UnsupportedError(f"{name} is simulated for text-only models, and {scenario.model.name} has a tower")
-    require_generation(scenario, name)
+    require(scenario, name, "generation")
     return with_settings(scenario, cascade=Cascade(draft_model(model, scenario.model, name), answered))

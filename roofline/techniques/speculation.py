@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import ceil
 from types import MappingProxyType
+from typing import Any
 
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.network import EMBEDDING, HEAD
@@ -56,15 +57,16 @@ def _accepted(name: str, length: int, yields: Yields) -> float:
 
 def _accepted_as_published(
     scenario: Scenario, name: str, task: str, length: int, yields: Yields, tree: int = 0, topk: int = 1
-) -> tuple[float, str, bool]:
-    """Tokens per iteration as given, else as published for the model and the task.
+) -> dict[str, Any]:
+    """Tokens per iteration as given, else as published for the model and the task, as fields of `Speculation`.
 
     With where those were measured, and whether they are borrowed from another model.
     """
     row = published_acceptance(name, scenario.model.name, task, bool(tree))
     if row is None or any(value is not None for value in yields.values()):
-        return _accepted(name, length, yields), "", False
-    return row.of(length, tree, topk), f"{row.where} ({row.source})", row.scale is not None
+        return {"accepted": _accepted(name, length, yields)}
+    measured = f"{row.where} ({row.source})"
+    return {"accepted": row.of(length, tree, topk), "measured": measured, "borrowed": row.scale is not None}
 
 
 def with_draft_model(
@@ -103,8 +105,8 @@ def look_up(scenario: Scenario, name: str, *, length: int, tree: int | None = No
 
 def look_up_prompt(scenario: Scenario, name: str, *, length: int, task: str, **yields: float | None) -> Scenario:
     """Drafts copied from the prompt, with the published acceptance of the model on a task."""
-    accepted, measured, borrowed = _accepted_as_published(scenario, name, task, length, yields)
-    return _speculate(scenario, name, Speculation(length, accepted, length, measured=measured, borrowed=borrowed))
+    accepted = _accepted_as_published(scenario, name, task, length, yields)
+    return _speculate(scenario, name, Speculation(length, verified=length, **accepted))
 
 
 def look_ahead(
@@ -161,17 +163,9 @@ def draft_with_eagle(
     The draft continues `topk` tokens of a level of the tree.
     """
     network, shared_ends = EAGLE_DRAFTS[draft]
-    accepted, measured, borrowed = _accepted_as_published(scenario, name, task, length, yields, tree, topk)
-    speculation = Speculation(
-        length,
-        accepted,
-        verified=max(tree, length),
-        draft=network(scenario.model),
-        draft_width=topk if tree else 1,
-        shared_ends=shared_ends,
-        measured=measured,
-        borrowed=borrowed,
-    )
+    accepted, width = _accepted_as_published(scenario, name, task, length, yields, tree, topk), topk if tree else 1
+    drafts: dict[str, Any] = {"draft": network(scenario.model), "draft_width": width, "shared_ends": shared_ends}
+    speculation = Speculation(length, verified=max(tree, length), **drafts, **accepted)
     return _speculate(scenario, name, speculation, tree=bool(tree))
 
 
@@ -179,16 +173,8 @@ def draft_with_mtp(scenario: Scenario, name: str, *, length: int, task: str, **y
     """MTP modules of the checkpoint draft the next tokens."""
     if not scenario.model.mtp:
         raise UnsupportedError(f"{name} needs MTP modules in the checkpoint, and {scenario.model.name} has none")
-    accepted, measured, borrowed = _accepted_as_published(scenario, name, task, length, yields)
-    speculation = Speculation(
-        length,
-        accepted,
-        length,
-        prediction_module(scenario.model),
-        shared_ends=(EMBEDDING, HEAD),
-        measured=measured,
-        borrowed=borrowed,
-    )
+    accepted, module = _accepted_as_published(scenario, name, task, length, yields), prediction_module(scenario.model)
+    speculation = Speculation(length, verified=length, draft=module, shared_ends=(EMBEDDING, HEAD), **accepted)
     return _speculate(scenario, name, speculation)
 
 
@@ -197,18 +183,9 @@ def draft_block(
 ) -> Scenario:
     """Layers on the model's hidden states draft a block of `length` tokens in one pass, with `experts` or dense."""
     if is_published(name, scenario.model.name):
-        accepted, measured, borrowed = _accepted_as_published(scenario, name, task, length, yields)
+        accepted = _accepted_as_published(scenario, name, task, length, yields)
     else:  # there are drafts for few models
-        accepted, measured, borrowed = _accepted(name, length, yields), "", False
-    speculation = Speculation(
-        length,
-        accepted,
-        length,
-        block_layers(scenario.model, layers, experts),
-        draft_width=length,
-        draft_passes=1,
-        shared_ends=(EMBEDDING, HEAD),
-        measured=measured,
-        borrowed=borrowed,
-    )
-    return _speculate(scenario, name, speculation)
+        accepted = {"accepted": _accepted(name, length, yields)}
+    block = block_layers(scenario.model, layers, experts)
+    draft: dict[str, Any] = {"draft": block, "draft_width": length, "draft_passes": 1, "shared_ends": (EMBEDDING, HEAD)}
+    return _speculate(scenario, name, Speculation(length, verified=length, **draft, **accepted))

@@ -14,7 +14,6 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct
@@ -25,39 +24,6 @@ from roofline.specs.records import bundled_record
 from roofline.specs.version import between
 from roofline.techniques import find_technique
 from roofline.techniques.base import Level, Price, Technique
-
-FEATURES: Mapping[str, str] = MappingProxyType(
-    {
-        "attention": "softmax attention",
-        "latent_attention": "MLA",
-        "compressed_attention": "DeepSeek-V4's compressed attention",
-        "mamba": "Mamba",
-        "mamba2": "Mamba-2",
-        "delta_net": "Gated DeltaNet",
-        "kimi_delta": "Kimi Delta Attention",
-        "rwkv": "RWKV",
-        "retention": "RetNet",
-        "state_space": "S4 and H3",
-        "hyena": "Hyena",
-        "unet": "U-Nets",
-        "encoder": "encoder-only models",
-        "text_encoder": "encoder-decoder models of text",
-        "speech": "encoder-decoder models of speech",
-        "vision": "vision encoders",
-        "diffusion": "diffusion transformers",
-        "gated_unit": "gated attention units",
-        "global_tokens": "attention of BigBird's pattern",
-    }
-)
-"""Parts of models that an engine runs or not, with their names."""
-
-KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        "sparse_latent": "sparse MLA",
-        "sparse_latent_without_rope": "sparse MLA without rotary dimensions",
-    }
-)
-"""Kinds of those parts that some devices lack, with their names."""
 
 PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "KV heads", "student"})
 """Slots of the catalogue that yield an ordinary model, which every engine runs."""
@@ -104,7 +70,7 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Lack(Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of FEATURES or KINDS that an engine does not run on some families of hardware.
+    """A part of a model, of `Table.features` or `kinds`, that an engine does not run on some families of hardware.
 
     With `kv` it does not run there with a KV cache in that format; from version `before` on it runs there ("": never).
     """
@@ -121,7 +87,7 @@ class Lack(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Architectures(Struct, frozen=True, forbid_unknown_fields=True):
-    """The FEATURES that an engine runs."""
+    """The features that an engine runs."""
 
     sources: tuple[str, ...]
     features: tuple[str, ...]
@@ -134,6 +100,11 @@ Section = Literal["weights", "kv"]
 class Table(Struct, frozen=True, forbid_unknown_fields=True):
     """The file: its sections are described at its top."""
 
+    features: dict[str, str]
+    kinds: dict[str, str]
+    covered: dict[str, str]
+    together: dict[str, str]
+    degrees: dict[str, str]
     sources: dict[str, Document]
     profiles: dict[str, str]
     engines: dict[str, Limit]

@@ -6,8 +6,7 @@ The facts are those of `roofline.techniques.support`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -23,8 +22,6 @@ from roofline.specs.schemes import GGUF
 from roofline.specs.sublayers import MIXERS, LatentAttention
 from roofline.techniques import check_request, find_technique
 from roofline.techniques.support import (
-    FEATURES,
-    KINDS,
     is_documented,
     load_support,
     needs_no_engine,
@@ -33,31 +30,6 @@ from roofline.techniques.support import (
     runs_on,
     support,
 )
-
-WEIGHT_ONLY: Mapping[str, str] = MappingProxyType(
-    {"awq": "awq", "gptq": "gptq", "int4": "gptq", "int8": "rtn", "nf4": "qlora", "gguf": "gguf"}
-)
-"""The technique whose rows cover a format of weights that 16-bit activations meet."""
-
-BOTH: Mapping[tuple[str, str], str] = MappingProxyType(
-    {
-        ("fp8", "fp8"): "fp8",
-        ("int8", "int8"): "smoothquant",
-        ("nvfp4", "nvfp4"): "nvfp4",
-        ("ternary", "int8"): "bitnet-b1.58",
-    }
-)
-"""The technique whose rows cover a format of weights and one of activations."""
-
-TOGETHER: Mapping[tuple[str, str], str] = MappingProxyType(
-    {("fp8_block", "fp8_group"): "fp8_block", ("mxfp8", "mxfp8"): "mxfp8", ("int4", "fp8"): "int4_g128"}
-)
-"""The row of a format of weights with one of activations, where no technique has them."""
-
-DEGREES: Mapping[str, str] = MappingProxyType(
-    {"tensor": "tensor-parallelism", "pipeline": "pipeline-parallelism", "expert": "expert-parallelism"}
-)
-"""The technique of each degree of parallelism that an engine has to implement; replicas need nothing of it."""
 
 PLACEMENTS = ("flexgen", "zero-inference")
 """The techniques that keep weights on the host and stream them."""
@@ -106,7 +78,7 @@ def not_started(scenario: Scenario) -> tuple[Lack, ...]:
 
 
 def features(model: Model) -> set[str]:
-    """The FEATURES and KINDS of a model, its vision encoder apart."""
+    """The parts of a model by the names of the table's `features` and `kinds`, its vision encoder apart."""
     names = {kind: name for name, kind in MIXERS.items()}
     found = {names[type(group.layer.mixer)] for group in model.groups if group.layer.mixer is not None}
     if any(attention.unit for attention in model.attentions):
@@ -129,7 +101,7 @@ def _parts(scenario: Scenario) -> Iterator[str]:
     table = load_support()
     able = table.architectures[table.engine(scenario.profile.name)].features
     has = features(scenario.model) | ({"vision"} if np.any(scenario.images) else set())
-    yield from (title for name, title in FEATURES.items() if name in has and name not in able)
+    yield from (title for name, title in table.features.items() if name in has and name not in able)
 
 
 def lacks(engine: Engine, model: Model, hardware: Hardware, cache: Format) -> Iterator[Lack]:
@@ -138,7 +110,7 @@ def lacks(engine: Engine, model: Model, hardware: Hardware, cache: Format) -> It
     for row in table.lacks.get(table.engine(engine.name), ()):
         here = hardware.family in row.families and row.kv in ("", cache.arithmetic) and row.holds(engine.version)
         if here and row.part in features(model):
-            title = FEATURES.get(row.part) or KINDS[row.part]
+            title = table.features.get(row.part) or table.kinds[row.part]
             yield Lack(f"a KV cache in {cache.name} for {title}" if row.kv else title, hardware.name)
 
 
@@ -176,15 +148,15 @@ def _runs_weights(scenario: Scenario, name: str, activations: Format) -> bool:
 
     Without the arithmetic of the activations it runs them with 16-bit activations.
     """
-    engine, hardware = scenario.profile.name, scenario.hardware
+    engine, hardware, table = scenario.profile.name, scenario.hardware, load_support()
     if activations.name in UNQUANTIZED_FORMATS:
-        method = WEIGHT_ONLY.get(name)
+        method = table.covered.get(name)
         weight_only = method is not None and runs(method, engine, hardware)
         return weight_only or runs_format("weights", name, engine, hardware)
-    both = BOTH.get((name, _plain(activations)))
+    both = table.covered.get(f"{name} {_plain(activations)}")
     if both is not None and runs(both, engine, hardware):
         return True
-    row = TOGETHER.get((name, activations.name), "" if hardware.supports(activations.arithmetic) else name)
+    row = table.together.get(f"{name} {activations.name}", "" if hardware.supports(activations.arithmetic) else name)
     return bool(row) and runs_format("weights", row, engine, hardware)
 
 
@@ -199,7 +171,7 @@ def _methods(scenario: Scenario) -> Iterator[str]:
     entries = [check_request(written) for written in scenario.techniques]
     yield from (f"the technique {entry.name}" for entry in entries if not _does(entry.name, scenario))
     slots = {entry.slot for entry in entries}
-    for degree, method in DEGREES.items():
+    for degree, method in load_support().degrees.items():
         split = getattr(scenario.settings.parallel, degree) > 1
         if split and method not in slots and not runs(method, engine, hardware):
             yield method.replace("-", " ")

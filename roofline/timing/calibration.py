@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from msgspec import Struct, field
@@ -153,6 +153,11 @@ class Match(Struct, frozen=True, dict=True):
     crossed: tuple[Level, ...] = ()
     spread: float = 0.0
     cost: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    @classmethod
+    def of(cls, match: Match, **own: Any) -> Self:
+        """Such constants with the fields of others, but for its `own`."""
+        return cls(**{name: getattr(match, name) for name in Match.__struct_fields__} | own)
 
     def expected(self, row: Row, hardware: Hardware) -> Expected:
         """Expected seconds of kernels of this kind and format; see `Calibration.expected`."""

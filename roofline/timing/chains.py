@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from roofline.core.inputs import read_text
 from roofline.core.registry import cached
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
-from roofline.specs.library import File, bundled_folder, extensions, files_below, modified, overriding_files
+from roofline.specs.library import File, bundled_folder, extensions, files_below, overriding_files
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits
 from roofline.timing.calibration_files import Document, of_version, parse_document
 from roofline.timing.intervals.levels import Level
@@ -173,20 +172,16 @@ def engine_calibration(hardware: Hardware, engine: Engine) -> Calibration:
     return load_calibration(hardware, engine=name, version=version, kind=engine.uses_calibrated_kernels(hardware))
 
 
-def load_calibration(
-    hardware: Hardware, path: Path | None = None, *, engine: str = "", version: str = "", kind: bool = True
-) -> Calibration:
+def load_calibration(hardware: Hardware, *, engine: str = "", version: str = "", kind: bool = True) -> Calibration:
     """The calibrations of `hardware` for an engine's version, nearest first.
 
     Without an engine they are those of the engine with most measurements, without a version of its newest measured one.
     `kind` includes the calibration of the hardware's kind, such as `cpu`, whose kernels not every engine runs: without
-    it those of the kind in the engine's own folder are included. A file of `ROOFLINE_SPECS`, or the one at `path`,
-    comes first for any engine that runs these kernels. Raises SpecError for an invalid file.
+    it those of the kind in the engine's own folder are included. A file of `ROOFLINE_SPECS` comes first for any engine
+    that runs these kernels. Raises SpecError for an invalid file.
     """
     own = overriding_files(FOLDER, "hwspecs")
     first = own.pop(hardware.name, None) if kind else None
-    if path is not None:
-        first = File(path, modified(path))
     return _load(hardware, first, engine, version, kind, tuple(own.items()))
 
 

@@ -21,6 +21,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Calibration, Fit, Match
+from roofline.timing.collectives import of_two_peers, on_host
 from roofline.timing.exchanges import GATHERED, exchange_match, exchange_of, exchange_shape
 from roofline.timing.intervals.kernels import UNMEASURED, unmeasured
 from roofline.timing.intervals.levels import crossing_spread
@@ -30,7 +31,6 @@ from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.moe import VECTORS
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
-from roofline.timing.pcie_collectives import of_two_peers, on_host
 from roofline.timing.variants import Variant, costs, variants_of
 
 ATTENTION = ("attention_prefill", "attention_decode")

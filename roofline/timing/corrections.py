@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,10 +77,9 @@ class Corrections:
         members[self.kernel_of, range(len(self._placement.ops))] = 1.0
         return members
 
-    def _kernels_with(self, work: Row) -> list[int]:
-        """The kernels with an operator that does some of this work, in order."""
-        ops = self._placement.coefficients[work].any(axis=1).nonzero()[0]
-        return sorted({self.kernel_of[index] for index in ops.tolist()})
+    def _kernels_of(self, ops: NDArray[Any]) -> list[int]:
+        """The kernels of the operators that are not 0, in order."""
+        return sorted({self.kernel_of[index] for index in ops.nonzero()[0].tolist()})
 
     @cached_property
     def _unmeasured(self) -> tuple[Rows, Array]:
@@ -100,15 +100,8 @@ class Corrections:
     @cached_property
     def upcasting(self) -> Rows:
         """Kernels that upcast operands before they multiply them; attention's and weight-only kernels' times do so."""
-        rows = self._kernels_with(Row.UPCAST_FLOPS)
+        rows = self._kernels_of(self._placement.coefficients[Row.UPCAST_FLOPS].any(axis=1))
         return np.array([row for row in rows if not _includes_upcast(self._kernels[row])], dtype=np.intp)
-
-    def apply_upcast(self, times: Array, expected: Array) -> None:
-        """Add the upcast of weights to the kernels that need one."""
-        rows = self.upcasting
-        if rows.size:
-            vector = self.parts[rows] @ times[Row.VECTOR_TIME] / self._engine["dequantization"]
-            _overlap(rows, vector, expected)
 
     @cached_property
     def scaling_factors(self) -> Array:
@@ -133,13 +126,7 @@ class Corrections:
     @cached_property
     def scaling(self) -> Rows:
         """Kernels that multiply block-scaled integers."""
-        return np.array(sorted({self.kernel_of[i] for i in self.scaling_factors.nonzero()[0].tolist()}), dtype=np.intp)
-
-    def apply_block_scales(self, times: Array, expected: Array) -> None:
-        """Add the scaling of every block's partial sum to kernels that multiply block-scaled integers."""
-        rows = self.scaling
-        if rows.size:
-            _overlap(rows, (self.parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME], expected)
+        return np.array(self._kernels_of(self.scaling_factors), dtype=np.intp)
 
     @cached_property
     def unpacked(self) -> Array:
@@ -156,7 +143,7 @@ class Corrections:
     @cached_property
     def unpacking(self) -> Rows:
         """Kernels that unpack weights by integer instructions."""
-        return np.array(sorted({self.kernel_of[i] for i in self.unpacked.nonzero()[0].tolist()}), dtype=np.intp)
+        return np.array(self._kernels_of(self.unpacked), dtype=np.intp)
 
     def unpacking_time(self, values: Array) -> Array | float:
         """Seconds of integer instructions in each operator, for the values of the monomials."""
@@ -165,15 +152,22 @@ class Corrections:
         weights: Array = self._placement.coefficients[Row.WEIGHT_BYTES] @ values
         return weights * self.unpacked[:, np.newaxis]
 
-    def apply_unpacking(self, unpacked: Array | float, expected: Array) -> None:
-        """Add the unpacking of weights, which overlaps with reading them."""
-        if self.unpacking.size:
-            _overlap(self.unpacking, self.parts[self.unpacking] @ unpacked, expected)
+    def apply_conversions(self, times: Array, unpacked: Array | float, expected: Array) -> None:
+        """Add what overlaps with kernels: upcasts of weights, scaling of blocks' partial sums, unpacking of weights."""
+        for rows, factor, work in (
+            (self.upcasting, 1.0 / self._engine["dequantization"], times[Row.VECTOR_TIME]),
+            (self.scaling, self.scaling_factors, times[Row.MATRIX_TIME]),
+            (self.unpacking, 1.0, unpacked),
+        ):
+            if rows.size:
+                mid = expected[1, rows]
+                both = smooth_maximum(mid, (self.parts[rows] * factor) @ work, 2.0)
+                expected[:, rows] *= both / np.where(mid > 0, mid, 1.0)
 
     @cached_property
     def linked(self) -> Rows:
         """Kernels with operands that arrive over a link while they compute; fits of collectives include the link."""
-        rows, ops = self._kernels_with(Row.LINK_TIME), self._placement.ops
+        rows, ops = self._kernels_of(self._placement.coefficients[Row.LINK_TIME].any(axis=1)), self._placement.ops
         fitted = [bool(entry.matches) and ops[entry.parts[0]][0].kind is Kind.COLLECTIVE for entry in self._kernels]
         return np.array([row for row in rows if not fitted[row]], dtype=np.intp)
 
@@ -226,9 +220,3 @@ def _includes_upcast(kernel: Kernel) -> bool:
     """Whether the kernel's own times include its upcasts."""
     texts = {} if kernel.shape is None else kernel.shape.texts
     return kernel.kind in CONVERTING or "weight_only" in texts or str(texts.get("dtype")).startswith(PREFIX)
-
-
-def _overlap(rows: Rows, work: Array, expected: Array) -> None:
-    """Add seconds of work that overlaps with the kernels: (kernel^2 + work^2)^(1/2)."""
-    mid = expected[1, rows]
-    expected[:, rows] *= smooth_maximum(mid, work, 2.0) / np.where(mid > 0, mid, 1.0)

@@ -10,21 +10,17 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
-from msgspec import Struct
-
 from roofline.bound.roof import Placement
 from roofline.core.documents import read_mapping
 from roofline.graph.op import Link
 from roofline.graph.parallel import Parallelism
-from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
-from roofline.specs.version import Releases
-from roofline.timing.calibration import Calibration, Expected, Match
-from roofline.timing.kernels import Row
-from roofline.timing.kernels.shapes import KernelShape
+from roofline.timing.calibration import Calibration, Match
+from roofline.timing.collectives import SizedMatch
+from roofline.timing.kernels.shapes import KernelShape, collective_shape
+from roofline.timing.variants import Dated
 
 FILE = Path(str(files("roofline.timing"))) / "exchanges.yaml"
 
@@ -38,14 +34,10 @@ MORI = "mori"
 """AMD's kernels (ROCm/mori), which send as DeepEP's normal ones do, with constants of their own on CDNA."""
 
 
-class Choice(Struct, frozen=True):
+class Choice(Dated, frozen=True, kw_only=True):
     """A row: what it is for, and the exchange that runs there. See the file for the meaning of each field."""
 
-    engine: str
     exchange: str
-    source: str
-    since: str = ""
-    before: str = ""
     nodes: str = ""
     vendor: str = ""
     domain: int = 0
@@ -53,12 +45,9 @@ class Choice(Struct, frozen=True):
 
     def runs(self, engine: Engine, hardware: Hardware, several: bool, ranks: int) -> bool:
         """Whether an engine's version runs it on such hardware, over one or several nodes."""
-        dated = self.since or self.before
-        releases = Releases(self.engine, self.before, self.since)
-        of_engine = releases.include(engine.name, engine.version) if dated else engine.name == self.engine
         of_nodes = self.nodes in ("", "several" if several else "one")
         of_hardware = self.vendor in ("", hardware.vendor) and hardware.node_devices >= self.domain
-        return of_engine and of_nodes and of_hardware and ranks >= self.ranks
+        return self.includes(engine.name, engine.version) and of_nodes and of_hardware and ranks >= self.ranks
 
 
 @lru_cache(maxsize=2)
@@ -93,23 +82,6 @@ def other_exchanges(engine: Engine, hardware: Hardware, parallel: Parallelism) -
     return [row.exchange for row in rows if row.exchange != own]
 
 
-class FewMatch(Match, frozen=True, kw_only=True):
-    """Constants of an exchange of many tokens, and those for up to FEW tokens of a rank."""
-
-    few: Match
-
-    def chosen(self, row: Row) -> Match:
-        """The constants of the kernel for so many tokens."""
-        return self.few if float(np.ravel(row["tokens"])[0]) <= FEW else self
-
-    def expected(self, row: Row, hardware: Hardware) -> Expected:
-        """Expected seconds of the kernel for so many tokens."""
-        many, few = Match.expected(self, row, hardware), self.few.expected(row, hardware)
-        small = np.asarray(row["tokens"], float) <= FEW
-        times, inside = (np.where(small, one, other) for one, other in zip(few[:2], many[:2], strict=True))
-        return Expected(times, inside, self.basis, self.origin)
-
-
 def exchange_shape(link: Link, exchange: str) -> KernelShape | None:
     """The row of the measurement schema for an exchange; None for NCCL's all-to-all, which the link itself is."""
     routed = link.routed
@@ -117,29 +89,11 @@ def exchange_shape(link: Link, exchange: str) -> KernelShape | None:
         return None
     if exchange == GATHERED:
         message = routed.tokens * (link.ranks * routed.plain_bytes)
-        texts: dict[str, str | float] = {
-            "collective": "reduce_scatter" if routed.returns else "all_gather",
-            "dtype": "any",
-        }
-        if link.reach != link.ranks:
-            texts["reach"] = float(link.reach)
-        return KernelShape("collective", texts, {"bytes": message, "ranks": as_size(link.ranks)})
-    sizes = {
-        "tokens": routed.tokens,
-        **{
-            name: as_size(value)
-            for name, value in (
-                ("row_bytes", routed.row_bytes),
-                ("top_k", routed.top_k),
-                ("experts", routed.experts),
-                ("ranks", link.ranks),
-                ("reached", routed.reached),
-                ("reached_nodes", routed.reached_nodes),
-            )
-        },
-    }
+        return collective_shape(link, "reduce_scatter" if routed.returns else "all_gather", message)
+    names = ("tokens", "row_bytes", "top_k", "experts", "reached", "reached_nodes")
+    sizes = {name: getattr(routed, name) for name in names}
     op = "deepep_normal" if exchange in ("deepep", MORI) else exchange
-    return KernelShape(op, {"direction": "combine" if routed.returns else "dispatch"}, sizes)
+    return KernelShape.of(op, {"direction": "combine" if routed.returns else "dispatch"}, **sizes, ranks=link.ranks)
 
 
 def exchange_match(shape: KernelShape, exchange: str, calibration: Calibration) -> Match | None:
@@ -151,5 +105,4 @@ def exchange_match(shape: KernelShape, exchange: str, calibration: Calibration) 
     few = calibration.find("deepep_low_latency", direction)
     if few is None:
         return match
-    fields = {name: getattr(match, name) for name in Match.__struct_fields__}
-    return FewMatch(**fields, few=few)
+    return SizedMatch.of(match, column="tokens", limit=FEW, below=few, above=match)

@@ -21,6 +21,7 @@ from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.reserve import ECC_CARDS, ECC_SHARE
 from roofline.timing.calibration import Match
+from roofline.timing.collectives import over_network
 from roofline.timing.constants import ATTENTION
 from roofline.timing.evaluation import KernelGroup
 from roofline.timing.kernels import Array, kernel
@@ -28,7 +29,6 @@ from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.shapes import KernelShape
 from roofline.timing.launches import Kernel
-from roofline.timing.network_collectives import over_network
 from roofline.timing.variants import columns_of
 
 

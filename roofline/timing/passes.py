@@ -238,10 +238,8 @@ class Timing:
         for target in targets:
             target.write(expected, inside)
         expected *= self.unfused[:, None]
-        corrections.apply_upcast(times, expected)
-        corrections.apply_block_scales(times, expected)
         unpacked = corrections.unpacking_time(values)
-        corrections.apply_unpacking(unpacked, expected)
+        corrections.apply_conversions(times, unpacked, expected)
         corrections.apply_power_limit(times, unpacked, expected)
         np.maximum(expected[:2], floor, out=expected[:2])
         corrections.apply_link(times, expected)

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from roofline.core.documents import read_mapping
 from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
-from roofline.specs.version import Releases
+from roofline.specs.version import between
 
 FILE = Path(str(files("roofline.timing"))) / "variants.yaml"
 
@@ -24,15 +24,26 @@ class Cost(Struct, frozen=True):
     source: str
 
 
-class Variant(Struct, frozen=True):
+class Dated(Struct, frozen=True, kw_only=True):
+    """A row for an engine, from a version on or before one; "" without."""
+
+    source: str
+    engine: str = ""
+    since: str = ""
+    before: str = ""
+
+    def includes(self, engine: str, version: str) -> bool:
+        """Whether it is for a version of an engine."""
+        if self.before or self.since:
+            return engine == self.engine and bool(version) and between(version, self.since, self.before)
+        return self.engine in ("", engine)
+
+
+class Variant(Dated, frozen=True, kw_only=True):
     """A row: what it is for, and the kernel that runs there. See the file for the meaning of each field."""
 
     op: str
-    source: str
     formats: tuple[str, ...] = ()
-    engine: str = ""
-    before: str = ""
-    since: str = ""
     family: str = ""
     memory: str = ""
     ranks: bool = False
@@ -43,15 +54,8 @@ class Variant(Struct, frozen=True):
 
     def runs(self, format: str, engine: str, version: str, hardware: Hardware) -> bool:
         """Whether an engine's version runs it on such hardware for operands of a format."""
-        dated = self.before or self.since
-        of_engine = self.releases.include(engine, version) if dated else self.engine in ("", engine)
         of_hardware = self.family in ("", hardware.family) and self.memory in ("", hardware.memory_class)
-        return of_engine and of_hardware and (not self.formats or format in self.formats)
-
-    @property
-    def releases(self) -> Releases:
-        """The versions of its engine that run it."""
-        return Releases(self.engine, self.before, self.since)
+        return of_hardware and self.includes(engine, version) and (not self.formats or format in self.formats)
 
     def named(self, format: str) -> str:
         """The format of its constants."""

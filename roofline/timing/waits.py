@@ -23,7 +23,7 @@ def largest(count: int) -> float:
 
 
 def waited(placement: Placement) -> float:
-    """The time of kernels among ranks over that of a device alone; waits over nodes are in `network_collectives`."""
+    """The time of kernels among ranks over that of a device alone; waits over nodes are in `collectives`."""
     links = [op.link for op, _, _ in placement.ops if op.link and op.link.collective != Collective.POINT_TO_POINT]
     widest = max(links, key=lambda link: (link.reach, link.ranks), default=None)
     if widest is None or widest.ranks == 1 or placement.nodes.span(widest.reach).across_nodes:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.advice import Recommendation, advise
-from roofline.advisor.chosen import Plan, plan_for
+from roofline.advisor.chosen import Candidate, Plan, plan_for
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.judged import as_served, missed
 from roofline.advisor.judged import gain as times_better
@@ -428,6 +428,16 @@ def answer(
     asked = asked.laid_out_for(load.concurrency or math.inf)
     asked = asked if asked.drafted else with_slots(asked, load.concurrency)
     return Verdict(plan_for(asked, load, targets, schemes), load, targets)
+
+
+def settled(scenario: Scenario, **load: Any) -> Candidate:
+    """The scenario with what an answer chooses under a load where it is not said; as it is where nothing fits."""
+    with suppress(RooflineError):  # why it is refused is for who launches it to say
+        told = {name: value for name in ASKED if (value := load.get(name)) is not None}
+        plan = answer(scenario, **told).plan
+        if plan.fits:
+            return plan.candidate
+    return Candidate(scenario, {})
 
 
 def _divided(asked: Scenario, pools: Pools) -> Scenario:

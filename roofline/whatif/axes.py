@@ -10,6 +10,7 @@ Workload counts are arrays that one analysis evaluates at once; every other axis
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -66,11 +67,6 @@ def parse_axis(name: str, given: object) -> Axis:
     option = find_option(name)
     if isinstance(given, str) and given == EVERYTHING and option.names:
         given = option.names
-    return axis_of(option, given)
-
-
-def axis_of(option: Option, given: object) -> Axis:
-    """The axis over an option; raises as `parse_axis` does."""
     entries = _split(given, option) if isinstance(given, str) else _listed(given, option)
     if option.kind is Kind.GRID:
         return _grid_axis(option, entries)
@@ -89,12 +85,11 @@ def axis_of(option: Option, given: object) -> Axis:
 
 def parse_axes(over: Mapping[str, object]) -> tuple[Axis, ...]:
     """The axes of a mapping of option names to values; raises RooflineError for a repeated option."""
-    axes = [parse_axis(name, given) for name, given in over.items()]
-    names = [axis.name for axis in axes]
-    for name in names:
-        if names.count(name) > 1:
+    axes = tuple(parse_axis(name, given) for name, given in over.items())
+    for name, count in Counter(axis.name for axis in axes).items():
+        if count > 1:
             raise RooflineError(f"the axis {name} is given twice")
-    return tuple(axes)
+    return axes
 
 
 def combinations(
@@ -179,8 +174,6 @@ def _grid_axis(option: Option, entries: Sequence[Any]) -> Axis:
 
 
 def _check_distinct(option: Option, labels: Sequence[Any]) -> None:
-    seen = set()
-    for label in labels:
-        if label in seen:
+    for label, count in Counter(labels).items():
+        if count > 1:
             raise RooflineError(f"the axis {option.name} has the value {quote(label)} twice")
-        seen.add(label)

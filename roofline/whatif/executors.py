@@ -7,16 +7,17 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, install, quote
-from roofline.whatif.sweeps import Executor, Future, LostWorkersError
+from roofline.whatif.sweeps import Executor, LostWorkersError
 
 CONNECT = 5
 """Timeout of the connection to a Dask scheduler, in seconds."""
@@ -31,17 +32,9 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables for the threads of BLAS: one per worker process."""
 
 
-class _Watched:
-    """A cluster's executor whose futures fail once no worker is left: Dask's wait for another one."""
-
-    def __init__(self, executor: Any, client: Any) -> None:
-        self._executor, self._client = executor, client
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future:
-        return _Watchful(self._executor.submit(fn, *args), self._client)
-
-
 class _Watchful:
+    """A cluster's future that fails once no worker is left: Dask's wait for another one."""
+
     def __init__(self, future: Any, client: Any) -> None:
         self._future, self._client = future, client
         self.cancel = future.cancel
@@ -156,6 +149,8 @@ def _cluster(address: str) -> Iterator[Pool]:
         threads = sum(client.nthreads().values())
         if not threads:
             raise RooflineError(f"the Dask scheduler at {quote(address, 200)} has no workers")
-        yield Pool(_Watched(client.get_executor(retries=RETRIES), client), 2 * threads + 1)
+        executor = client.get_executor(retries=RETRIES)
+        watched: Any = SimpleNamespace(submit=lambda *call: _Watchful(executor.submit(*call), client))
+        yield Pool(watched, 2 * threads + 1)
     finally:
         client.close()

@@ -7,7 +7,6 @@ p50 and p90 of the expected time; `ttft` is the p50 or the bound, as a study cho
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import Enum
 from functools import reduce
 from typing import Any
 
@@ -31,25 +30,18 @@ _INVERSE: Mapping[str, Reading] = {"low": "high", "high": "low"}
 """The reading of the time at which its inverse, a rate or a power, has a reading."""
 
 
-class Need(Enum):
-    """Values of a hardware spec that some metrics require."""
+class Need(Struct, frozen=True):
+    """What some metrics require of an option or a hardware spec, and the error where it is missing."""
 
-    ENERGY = "energy"
-    TDP = "tdp"
-    PRICE = "price"
-    CARBON = "carbon"
+    option: str
+    of: Callable[[Hardware], object]
+    missing: Callable[[Hardware], RooflineError]
 
-    def met(self, hardware: Hardware) -> bool:
-        values = {Need.ENERGY: hardware.energy, Need.TDP: hardware.tdp, Need.PRICE: cost.price(hardware, None)}
-        return values.get(self) is not None
 
-    def missing(self, hardware: Hardware) -> RooflineError:
-        return {
-            Need.ENERGY: energy.explain_missing,
-            Need.TDP: energy.explain_missing_tdp,
-            Need.PRICE: cost.explain_missing,
-            Need.CARBON: energy.explain_missing_carbon,
-        }[self](hardware)
+ENERGY = Need("energy", lambda found: found.energy, energy.explain_missing)
+TDP = Need("tdp", lambda found: found.tdp, energy.explain_missing_tdp)
+PRICE = Need("price", lambda found: cost.price(found, None), cost.explain_missing)
+CARBON = Need("carbon", lambda _: None, energy.explain_missing_carbon)
 
 
 class Metric(Struct, frozen=True):
@@ -103,23 +95,24 @@ def _step(analysis: Analysis, reading: str) -> Any:
     return phase.bound_time if reading == "bound" else getattr(_expects(analysis) and phase.expected, reading)
 
 
-def _tpot(analysis: Analysis, reading: str) -> Any:
-    found = analysis.generation.tpot if reading == "bound" else _expects(analysis).expected.tpot
-    if found is None:
+def _whole(analysis: Analysis, name: str, reading: str) -> Any:
+    """A figure of the whole generation."""
+    found = getattr(analysis.generation if reading == "bound" else _expects(analysis).expected, name)
+    if found is None or (analysis.decode is None and name != "total"):
         return _nothing(analysis)
     return found if reading == "bound" else getattr(found, reading)
 
 
+def _tpot(analysis: Analysis, reading: str) -> Any:
+    return _whole(analysis, "tpot", reading)
+
+
 def _total(analysis: Analysis, reading: str) -> Any:
-    return analysis.generation.total if reading == "bound" else getattr(_expects(analysis).expected.total, reading)
+    return _whole(analysis, "total", reading)
 
 
 def _rate(analysis: Analysis, reading: str) -> Any:
-    if analysis.decode is None:
-        return _nothing(analysis)
-    if reading == "bound":
-        return analysis.generation.tokens_per_second
-    return getattr(_expects(analysis).expected.tokens_per_second, reading)
+    return _whole(analysis, "tokens_per_second", reading)
 
 
 def _rate_per_gpu(analysis: Analysis, reading: str) -> Any:
@@ -237,20 +230,16 @@ METRICS: Mapping[str, Metric] = {
         *_timed("tokens_per_s_per_gpu", "tokens_per_s over devices", _PER_TIME, 1, _rate_per_gpu),
         *_timed("tokens_per_s_per_user", "one over TPOT", _PER_TIME, 1, _rate_per_user),
         *_timed("sequences_per_s", "batch over the total", "sequences/s", 1, _sequences),
-        *_timed("energy", "modelled energy of all devices per generated token", "J", -1, _energy, Need.ENERGY),
-        *_timed("energy.prefill", "modelled prefill energy per prompt token", "J", -1, _prefill_energy, Need.ENERGY),
-        *_timed(
-            "energy.decode", "modelled decode energy per token after the first", "J", -1, _decode_energy, Need.ENERGY
-        ),
-        *_timed("energy.tdp", "energy of all devices at TDP per generated token", "J", -1, _energy_at_tdp, Need.TDP),
-        *_timed(
-            "energy.tdp.prefill", "prefill energy at TDP per prompt token", "J", -1, _prefill_energy_at_tdp, Need.TDP
-        ),
-        *_timed("carbon", "emissions of a million generated tokens, in CO2 equivalents", "g", -1, _carbon, Need.CARBON),
-        *_timed("power", "modelled mean power of a device", "W", -1, _power, Need.ENERGY),
-        *_timed("cost", "cost of a million generated tokens", "USD", -1, _cost, Need.PRICE),
-        *_timed("cost.processed", "cost of a million prompt and output tokens", "USD", -1, _cost_processed, Need.PRICE),
-        Metric("usd_per_hour", "rent of all devices", "USD/h", -1, _hourly, needs=Need.PRICE),
+        *_timed("energy", "modelled energy of all devices per generated token", "J", -1, _energy, ENERGY),
+        *_timed("energy.prefill", "modelled prefill energy per prompt token", "J", -1, _prefill_energy, ENERGY),
+        *_timed("energy.decode", "modelled decode energy per token after the first", "J", -1, _decode_energy, ENERGY),
+        *_timed("energy.tdp", "energy of all devices at TDP per generated token", "J", -1, _energy_at_tdp, TDP),
+        *_timed("energy.tdp.prefill", "prefill energy at TDP per prompt token", "J", -1, _prefill_energy_at_tdp, TDP),
+        *_timed("carbon", "emissions of a million generated tokens, in CO2 equivalents", "g", -1, _carbon, CARBON),
+        *_timed("power", "modelled mean power of a device", "W", -1, _power, ENERGY),
+        *_timed("cost", "cost of a million generated tokens", "USD", -1, _cost, PRICE),
+        *_timed("cost.processed", "cost of a million prompt and output tokens", "USD", -1, _cost_processed, PRICE),
+        Metric("usd_per_hour", "rent of all devices", "USD/h", -1, _hourly, needs=PRICE),
         Metric("memory", "bytes resident on the fullest device", "B", -1, lambda found: found.memory.total),
         Metric("memory.weights", "bytes of weights on a device", "B", -1, lambda found: found.memory.weights),
         Metric("memory.kv", "bytes of the KV cache on a device", "B", -1, lambda found: found.memory.kv_cache),
@@ -318,7 +307,7 @@ def check_needs(names: Iterable[str], at: str, hardware: Sequence[Hardware], giv
     """Raises RooflineError if a metric requires a value that no hardware spec has, and that no option has `given`."""
     for name in names:
         need = find_metric(name, at).needs
-        if need is None or need.value in given or any(need.met(device) for device in hardware):
+        if need is None or need.option in given or any(need.of(device) is not None for device in hardware):
             continue
         raise need.missing(hardware[0])
 

@@ -79,19 +79,11 @@ def _time(analysis: Analysis, metric: Timed) -> float:
 
 def _hosts(before: Analysis, after: Analysis) -> float:
     """The squared relative error of two different engines; 0 for one engine."""
-    engines = (before.scenario.profile, after.scenario.profile)
-    one, other = (replace(engine, graphs=(), fusions=(), parameters=_host(engine)) for engine in engines)
-    return 0.0 if one == other else sum(_half(engine) ** 2 for engine in engines)
-
-
-def _host(engine: Engine) -> dict[str, float]:
-    """The parameters of an engine without those of its kernels, which techniques change."""
-    return {name: value for name, value in engine.parameters.items() if name != "split_kv"}
-
-
-def _half(engine: Engine) -> float:
-    low, high = engine.spread
-    return (high - low) / 2
+    engines, hosts = (before.scenario.profile, after.scenario.profile), list[Engine]()
+    for engine in engines:  # without what is of its kernels, which techniques change
+        parameters = {name: value for name, value in engine.parameters.items() if name != "split_kv"}
+        hosts.append(replace(engine, graphs=(), fusions=(), parameters=parameters))
+    return 0.0 if hosts[0] == hosts[1] else sum(((high - low) / 2) ** 2 for low, high in (e.spread for e in engines))
 
 
 @lru_cache(maxsize=16)
@@ -102,15 +94,12 @@ def _parts(analysis: Analysis, metric: Timed) -> tuple[_Part, ...]:
         found += _of_phase(analysis.prefill, 1.0)
     if metric != "ttft" and steps(analysis):
         count = steps(analysis) if metric == "total" else 1
-        found += _of_phase(_middle_step(analysis), count / analysis.kept_per_iteration)
+        scenario = analysis.scenario
+        # The step halfway through the generation represents the errors of all.
+        context = float(scenario.first_cached) + (steps(analysis) - 1) / 2 * (1 + QUADRATURE[len(QUADRATURE) // 2])
+        middle = Step(float(scenario.batch), 1.0, context, float(scenario.decode_step.source))
+        found += _of_phase(analysis.decode_phase(middle), count / analysis.kept_per_iteration)
     return tuple(found)
-
-
-def _middle_step(analysis: Analysis) -> Phase:
-    """The decode step halfway through the generation, which represents the errors of all steps."""
-    scenario = analysis.scenario
-    context = float(scenario.first_cached) + (steps(analysis) - 1) / 2 * (1 + QUADRATURE[len(QUADRATURE) // 2])
-    return analysis.decode_phase(Step(float(scenario.batch), 1.0, context, float(scenario.decode_step.source)))
 
 
 def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:

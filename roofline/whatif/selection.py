@@ -29,7 +29,8 @@ class Rows(Struct, frozen=True):
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """The concatenation of parts with equal columns."""
+    """The concatenation of parts with equal columns, without those that are empty."""
+    parts = [part for part in parts if part.count] or parts[:1]
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}

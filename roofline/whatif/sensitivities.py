@@ -24,18 +24,9 @@ from roofline.scenario.analysis import analyze
 from roofline.scenario.argument import scenario_of, without_carbon
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Reading
+from roofline.whatif import variation
 from roofline.whatif.solve.targets import Figures, check_reading, figures, read_value
-from roofline.whatif.variation import (
-    scaled_bandwidth,
-    scaled_capacity,
-    scaled_engine,
-    scaled_links,
-    scaled_peaks,
-    scaled_vector_peaks,
-    with_hardware,
-    with_kv_bits,
-    with_weight_bits,
-)
+from roofline.whatif.variation import with_hardware, with_kv_bits, with_weight_bits
 
 STEP = 0.01
 """Relative step h of the central differences."""
@@ -117,7 +108,7 @@ def settings_of(scenario: Scenario) -> tuple[Setting, ...]:
         return lambda factor: with_hardware(scenario, lambda hardware: change(hardware, factor))
 
     def tuned(*names: str) -> Callable[[float], Scenario]:
-        return lambda factor: scenario.changed(engine=scaled_engine(engine, factor, *names))
+        return lambda factor: scenario.changed(engine=variation.scaled_engine(engine, factor, *names))
 
     def counted(name: str, meaning: str, value: int) -> Setting:
         return Setting(name, meaning, value, lambda factor: scenario.at(**{name: round(value * factor)}), whole=True)
@@ -125,16 +116,16 @@ def settings_of(scenario: Scenario) -> tuple[Setting, ...]:
     best = max((device.tensor or device.vector).values(), default=0.0)
     host, generates = ("step", "sequence", "gap", "issue"), scenario.model.task == "generate"
     found = [
-        Setting("bandwidth", "memory bandwidth, B/s", device.memory_bandwidth, scaled(scaled_bandwidth)),
-        Setting("peak", "matrix peaks of all formats (the largest, FLOP/s)", best, scaled(scaled_peaks)),
+        Setting("bandwidth", "memory bandwidth, B/s", device.memory_bandwidth, scaled(variation.scaled_bandwidth)),
+        Setting("peak", "matrix peaks of all formats (the largest, FLOP/s)", best, scaled(variation.scaled_peaks)),
     ]
     if device.tensor and device.vector:
         value, meaning = device.vector_peak or 0.0, "peaks of the vector unit, FLOP/s"
-        found.append(Setting("vector peak", meaning, value, scaled(scaled_vector_peaks)))
-    found.append(Setting("capacity", "memory capacity, B", device.memory_capacity, scaled(scaled_capacity)))
+        found.append(Setting("vector peak", meaning, value, scaled(variation.scaled_vector_peaks)))
+    found.append(Setting("capacity", "memory capacity, B", device.memory_capacity, scaled(variation.scaled_capacity)))
     if device.interconnects:
         value, meaning = device.interconnects[0].bandwidth, "bandwidth of all links (the first, B/s)"
-        found.append(Setting("link", meaning, value, scaled(scaled_links)))
+        found.append(Setting("link", meaning, value, scaled(variation.scaled_links)))
     found += [
         Setting("launch", "kernel launch, as a fraction of the calibrated one", engine["launch"], tuned("launch")),
         Setting("host", "host time: step, sequence, gap and issue (step, s)", engine["step"], tuned(*host)),

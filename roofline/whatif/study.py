@@ -155,7 +155,9 @@ def make_study(
         raise UnknownNameError("reading of times", at, AT)
     if invalid not in INVALID:
         raise UnknownNameError("treatment of invalid combinations", invalid, INVALID)
-    varied = {axis.name: _type_of(axis) for axis in axes}
+    kinds = {axis.name: axis.option.kind for axis in axes}
+    types = {name: Type.NUMBER if kind.ranged else Type.TEXT for name, kind in kinds.items()}
+    varied = types | {name: Type.TRUTH for name, kind in kinds.items() if kind is Kind.SWITCH}
     settled = _read_fixed(fixed, varied)
     values = {name: (value,) for name, value in settled.items()} | {axis.name: axis.values for axis in axes}
     selection = _selection(_listed("pareto", pareto), top, by, varied, at)
@@ -201,12 +203,6 @@ def _listed(what: str, names: str | Iterable[str]) -> list[str]:
     if not all(isinstance(name, str) for name in found):
         raise RooflineError(f"{what} takes names, such as ttft,memory, got {quote(names)}")
     return [name.strip() for name in found]
-
-
-def _type_of(axis: Axis) -> Type:
-    if axis.option.kind is Kind.SWITCH:
-        return Type.TRUTH
-    return Type.NUMBER if axis.option.kind.ranged else Type.TEXT
 
 
 TIMES = frozenset(name for name in NAMES if find_metric(name, "bound").unit == "s")

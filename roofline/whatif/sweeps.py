@@ -136,9 +136,8 @@ def evaluate(question: Question, task: Task, check: bool = False) -> Answer:
             rows = rows.take(np.broadcast_to(np.asarray(condition(rows.columns), dtype=bool), (rows.count,)))
         shown = Rows({name: rows.columns[name] for name in question.columns}, rows.count)
         found.append(question.selection.partial(shown))
-    kept = [rows for rows in found if rows.count] or found[:1]
     points = sum(math.prod(part.shape) for part in task.parts)
-    return Answer(task.number, points, joined(kept), dict(reasons))
+    return Answer(task.number, points, joined(found), dict(reasons))
 
 
 def _check_sources(question: Question, task: Task) -> None:
@@ -196,7 +195,10 @@ def _bisected(question: Question, part: Part, reason: str) -> tuple[dict[str, An
     shape = part.shape
     ends = (_corner(part, 0), _corner(part, -1))
     if math.prod(shape) == 1 or all(_fails(question, end) for end in ends):
-        return _missing(question, shape), np.full(math.prod(shape), reason, dtype=object)
+        blank: Mapping[Type, Any] = {Type.NUMBER: np.nan, Type.TRUTH: False, Type.TEXT: ""}
+        types, points = {name: find_metric(name, question.at).type for name in question.figures}, math.prod(shape)
+        missing = {name: np.full(points, blank[kind]) for name, kind in types.items()}
+        return missing, np.full(points, reason, dtype=object)
     axis = int(np.argmax(shape))
     name, half = list(part.grid)[axis], shape[axis] // 2
     halves = [
@@ -227,12 +229,6 @@ def _fails(question: Question, part: Part) -> bool:
     except RooflineError:
         return True
     return False
-
-
-def _missing(question: Question, shape: tuple[int, ...]) -> dict[str, Any]:
-    blank: Mapping[Type, Any] = {Type.NUMBER: np.nan, Type.TRUTH: False, Type.TEXT: ""}
-    points = math.prod(shape)
-    return {name: np.full(points, blank[find_metric(name, question.at).type]) for name in question.figures}
 
 
 class LostWorkersError(RooflineError):
@@ -338,17 +334,12 @@ class Collector:
         self._rows.append(rows)
         self._waiting += rows.count
         if not self._selection.everything and self._waiting > CHUNK:
-            self._rows = [self._selection.partial(_together(self._rows))]
+            self._rows = [self._selection.partial(joined(self._rows))]
             self._waiting = 0
 
     @property
     def rows(self) -> Rows:
-        return self._selection.of(_together(self._rows))
-
-
-def _together(parts: Iterable[Rows]) -> Rows:
-    parts = list(parts)
-    return joined([rows for rows in parts if rows.count] or parts[:1])
+        return self._selection.of(joined(self._rows))
 
 
 class Sweep(Result, Struct, frozen=True):

@@ -176,9 +176,9 @@ class Scheduler:
 def test_a_cluster_without_workers_is_told() -> None:
     lost = Scheduler(2, 2, 0, 0)
     with pytest.raises(LostWorkersError, match="no workers left"):
-        executors._Watched(lost, lost).submit(int).result()
+        executors._Watchful(lost.submit(int), lost).result()
     late = Scheduler(0, 1, 1)
-    executors._Watched(late, late).submit(int).result()
+    executors._Watchful(late.submit(int), late).result()
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def vars_of(entry: Any) -> dict[str, Any]:
     ("change", "message"),
     [
         ({"name": "Six bit"}, "the technique 'Six bit': its name must be of small letters"),
-        ({"level": "modle"}, "'level': invalid enum value 'modle'"),
+        ({"level": "modle"}, "'level' must be 'data', 'model' or 'system', got 'modle'"),
         ({"requires": ("KV cash",)}, "unknown requirement 'KV cash'; did you mean 'KV cache'?"),
         ({"parameters": ()}, "cannot take its constants and parameters: missing a required argument: 'group'"),
         ({"covers": ("EAGLE",)}, "the technique 'EAGLE' exists already; replace=True replaces it"),
@@ -170,7 +170,11 @@ def test_an_entry_of_a_file_comes_before_the_shipped_one_of_its_name(specs: Path
         ("{keep:", "{kept:", "its function cannot take its constants and parameters: missing a required argument"),
         ("default: 0.75", "default: 7", "the default of 'keep' must be a number from its low to its high"),
         ("slot: prompt", "slot: prompt\n    constants: {kept: 1}", "cannot take its constants and parameters"),
-        ("level: data", "level: dat", "'techniques.three-quarters.level': invalid enum value 'dat'"),
+        (
+            "level: data",
+            "level: dat",
+            "'techniques.three-quarters.level' must be 'data', 'model' or 'system', got 'dat'",
+        ),
     ],
 )
 def test_mistakes_in_files_name_the_file_and_the_key(old: str, new: str, message: str, specs: Path) -> None:

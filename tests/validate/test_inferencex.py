@@ -220,6 +220,11 @@ def test_the_version_that_ran_is_asked(image: str, date: str, version: str) -> N
     assert case(ONE, hardware="h200-sxm", image=image, date=date).scenario.profile.version == version
 
 
+def test_a_nightly_of_vllm_has_the_release_of_its_month() -> None:
+    nightly = case(ONE, framework="vllm", image="vllm/vllm-openai-rocm:nightly-09663abd", date="2026-07-09")
+    assert nightly.scenario.profile.version == "0.26"
+
+
 def test_kernels_that_a_launcher_sets_instead_of_tuned_ones_are_slower_and_less_sure() -> None:
     """DeepSeek-V4 on MI355X with its indexer in PyTorch, beside the kernels of SGLang itself."""
     set_by = case(ONE | {"model": "dsv4", "precision": "fp4", "image": ""}, hardware="mi355x").scenario

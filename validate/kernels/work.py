@@ -15,7 +15,8 @@ from roofline.core.errors import UnknownNameError
 from roofline.graph.extents import Step, extents, mask_of
 from roofline.graph.fusion import FUSIONS, apply_fusion
 from roofline.graph.layers.attention import cached_attention
-from roofline.graph.layers.basic import ROPE_FLOPS, Formats, activation, add, elementwise, linear, normalise
+from roofline.graph.layers.basic import Formats, activation, add, elementwise, linear, normalise
+from roofline.graph.layers.flops import ROPE_FLOPS
 from roofline.graph.layers.mlp import mixture_of_experts
 from roofline.graph.op import Kind, Op, extent_rules, fuse
 from roofline.graph.parallel import Parallelism
@@ -95,7 +96,7 @@ def experts_case(
 ) -> Case:
     """Routed experts."""
     sizes = {"tokens": tokens, "hidden": hidden, "intermediate": intermediate, "top_k": top_k, "experts": experts}
-    return Case("moe", {"dtype": dtype, **sizes, "tp": tp, "ep": ep, "routing": routing})
+    return Case("moe", {"dtype": dtype, "routing": routing, **sizes, "tp": tp, "ep": ep})
 
 
 def rows_case(op: str, dtype: str, rows: int, columns: int) -> Case:

@@ -40,18 +40,6 @@ RESERVED = 0.82
 """Fraction of a device's memory for SGLang's weights and KV cache (mem-fraction-static in InferenceX's scripts: 0.82 of
 DeepSeek in FP8, 0.8 to 0.85 of others)."""
 
-AGENTS_RESERVED: Mapping[str, tuple[tuple[float, float], tuple[float, float]]] = MappingProxyType(
-    {
-        "deepseek b200": ((0.9, 0.1), (0.9, 0.02)),
-        "deepseek b300": ((0.88, 0.1), (0.93, 0.075)),
-        "glm b200": ((0.83, 1.0), (0.83, 1.0)),
-        "glm b300": ((0.85, 1.0), (0.85, 1.0)),
-    }
-)
-"""The same in AgentX's scripts by family and device, with the tokens of windows over those of other layers, and both
-with attention on data-parallel ranks (mem-fraction-static and swa-full-tokens-ratio in benchmarks/single_node/agentic,
-dsv4_fp4_*_sglang_mtp.sh and glm5.2_fp4_*_sglang*.sh)."""
-
 
 class Policy(Struct, frozen=True):
     """What scripts `set` of the scheduler of an engine in some deployments, and which: see harness.yaml."""
@@ -91,10 +79,11 @@ class Policy(Struct, frozen=True):
 
 
 class Policies(Struct, frozen=True):
-    """The tables of harness.yaml: of requests, and of sessions."""
+    """The tables of harness.yaml: of requests, of sessions, and of the memory that is reserved for these."""
 
     requests: tuple[Policy, ...]
     sessions: tuple[Policy, ...]
+    reserved: dict[str, tuple[tuple[float, float], tuple[float, float]]]
 
 
 POLICIES = shipped(Policies, "tables/harness.yaml")
@@ -133,7 +122,7 @@ def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load | None, versi
 def agents_profile_of(scenario: Scenario, version: str) -> Engine:
     """The engine's profile, with the memory and the policy that AgentX's scripts set."""
     engine, names = scenario.profile, (scenario.model.name, scenario.hardware.name)
-    stated = AGENTS_RESERVED.get(" ".join(name.split("-")[0] for name in names))
+    stated = POLICIES.reserved.get(" ".join(name.split("-")[0] for name in names))
     if engine.name == "sglang" and stated is not None:
         part, share = stated[scenario.settings.parallel.data > 1]
         engine = replace(engine, memory=replace(engine.memory, utilization=part, window_shares=(("", share),)))

@@ -233,10 +233,8 @@ def find_profile(backend: str, version: str) -> str:
             stated = re.match(r"\d+(\.\d+)+", version.strip())
             return f"sglang@{stated[0]}" if stated is not None else "sglang"
         case "vllm":
-            stated = re.match(r"0\.(\d+)(\.\d+)*", version.strip())
-            if stated is not None and 8 <= int(stated[1]) <= 13:
-                return "vllm-sync"
-            return "vllm" if stated is None or int(stated[1]) < 8 else f"vllm@{stated[0]}"
+            old = re.match(r"0\.(\d+)", version.strip())
+            return "vllm-sync" if old is not None and 8 <= int(old[1]) <= 13 else "vllm"
     raise Unmapped(f"no engine profile is for {quote(backend)}")
 
 

@@ -36,7 +36,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
     fits: Sequence[Fit] = ()
     if goal.loaded and (served := goal.served(base.analysis).load) is not None:
         load = {"concurrency": served.concurrency, "requests_per_s": served.rate, "prefix_hits": served.hits}
-        load["varied"] = served.outputs != scenario.lengths[1]
+        load["varied"] = served.outputs.is_scattered
     elif goal.loaded:
         load = picked(goal.demand, "sessions", "profile", "tiers", "routing")
     elif not base.fits and scenario.asked:

@@ -8,9 +8,6 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mask_of
 from roofline.graph.layers.basic import (
-    ROPE_FLOPS,
-    SIGMOID_FLOPS,
-    SOFTMAX_FLOPS,
     STATE_FORMAT,
     Formats,
     activation,
@@ -21,9 +18,10 @@ from roofline.graph.layers.basic import (
     normalise,
     vectors,
 )
+from roofline.graph.layers.flops import PAGE_FLOPS, ROPE_FLOPS, SIGMOID_FLOPS, SOFTMAX_FLOPS
 from roofline.graph.layers.indexer import block_indexer
 from roofline.graph.layers.recurrent import recurrence
-from roofline.graph.op import Kind, Link, Op
+from roofline.graph.op import Kind, Link, Op, with_tensors
 from roofline.graph.parallel import Collective
 from roofline.graph.size import Size, symbol, total
 from roofline.graph.tensor import Role, Tensor
@@ -103,9 +101,6 @@ def _unit(spec: Attention, key: Tensor, query: Tensor, formats: Formats) -> list
     """The queries of a gated attention unit, and of keys what each adds: scaled and shifted, both learned."""
     learned = vectors("unit", ["q_scale", "q_shift", "k_scale", "k_shift"], spec.head_dim, formats.weight("norm"))
     return [elementwise("unit_scale", Kind.ELEMENTWISE, (key, *learned), query, 4 * query.elements)]
-
-
-PAGE_FLOPS = 4  # an upper bound of q k in a page: times the least, times the greatest, the larger, add
 
 
 def _page_scores(spec: Attention, page: int, query: Tensor, formats: Formats) -> Op:
@@ -297,12 +292,6 @@ def cross_attention(spec: Attention, source: Tensor, target: Tensor, formats: Fo
         *(_named_cross(op) for op in cached_attention(spec, mask_of(spec, cross=True), query, output, formats)),
         linear("cross_o_proj", output, target, formats, spec.output_bias, "o_proj"),
     ]
-
-
-def with_tensors(op: Op, change: Callable[[Tensor], Tensor]) -> Op:
-    """`op` with every tensor changed."""
-    reads, writes, operands = (tuple(map(change, tensors)) for tensors in (op.reads, op.writes, op.operands))
-    return replace(op, reads=reads, writes=writes, operands=operands)
 
 
 def _projected_once(op: Op) -> Op:

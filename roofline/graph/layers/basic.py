@@ -1,7 +1,4 @@
-"""The operators common to all layers: linear layers, norms, residual additions, collectives.
-
-Vector work is counted in FLOPs per element, listed beside each number; a transcendental function counts as one.
-"""
+"""The operators common to all layers: linear layers, norms, residual additions, collectives."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
+from roofline.graph.layers.flops import NORM_FLOPS
 from roofline.graph.op import Kind, Link, Op, Routed
 from roofline.graph.parallel import SINGLE, Collective, Parallelism, bus_factor, link_steps
 from roofline.graph.size import ZERO, Dim, Size, product
@@ -20,13 +18,6 @@ from roofline.specs.model import Norm
 from roofline.specs.precision import Precision
 from roofline.specs.schemes import BLOCK
 
-NORM_FLOPS = {
-    "rmsnorm": 4,  # square, sum, times 1/rms, times weight
-    "layernorm": 7,  # sum, subtract mean, square, sum, times 1/deviation, times weight, plus bias
-}
-SOFTMAX_FLOPS = 5  # maximum, subtract, exponential, sum, divide
-ROPE_FLOPS = 3  # times cosine, times sine, add
-SIGMOID_FLOPS = 4  # negate, exponential, add, divide
 STATE_FORMAT = FORMATS["fp32"]
 """Recurrent states are fp32 by default, as in the reference implementations of Mamba, RWKV and Gated DeltaNet."""
 
@@ -171,20 +162,3 @@ def collective(
     """A collective of the fraction `share` of `source` among `ranks` devices."""
     link = Link(source.bytes * (share * bus_factor(kind, ranks)), link_steps(kind, ranks), ranks, reach, kind, routed)
     return Op(name, Kind.COLLECTIVE, reads=(source,), writes=(target,), link=link)
-
-
-SHIFT_FLOPS = 3  # subtract the previous token, times the learned vector, add
-
-
-def token_shift(name: str, source: Tensor, target: Tensor, mixes: int, formats: Formats) -> Op:
-    """RWKV's token shift: `mixes` learned interpolations between each token and the one before, which is the state."""
-    width = source.width
-    state = Tensor(f"{name}.state", Role.STATE, (BATCH, width), STATE_FORMAT)
-    learned = vectors(name, [f"mix_{index}" for index in range(mixes)], width, formats.weight("norm"))
-    return Op(
-        name,
-        Kind.ELEMENTWISE,
-        reads=(source, state, *learned),
-        writes=(target, replace(state, stored=(0,))),
-        vector_flops=source.elements * SHIFT_FLOPS * mixes,
-    )

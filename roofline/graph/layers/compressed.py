@@ -14,16 +14,8 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, compressed_masks
 from roofline.graph.layers.attention import attention_ops
-from roofline.graph.layers.basic import (
-    ROPE_FLOPS,
-    SOFTMAX_FLOPS,
-    STATE_FORMAT,
-    Formats,
-    activation,
-    linear,
-    normalise,
-    vectors,
-)
+from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, linear, normalise, vectors
+from roofline.graph.layers.flops import ROPE_FLOPS, SOFTMAX_FLOPS
 from roofline.graph.layers.indexer import NARROW, PACKED, scored
 from roofline.graph.op import Kind, Op
 from roofline.graph.tensor import Role, Tensor

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
 from roofline.graph.layers.basic import Formats, activation, collective, convolution, elementwise, linear, normalise
+from roofline.graph.layers.flops import ACTIVATION_FLOPS
 from roofline.graph.layers.layer import modulated
 from roofline.graph.layers.residual import averaged, collapsed
 from roofline.graph.op import Kind, Op
@@ -84,9 +85,6 @@ def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
     return ops
 
 
-CONVOLUTION_ACTIVATION_FLOPS = 8  # GELU, as in a projector
-
-
 def _convolved(model: Model, target: Tensor, formats: Formats) -> list[Op]:
     """Convolutions over time: a position of `target` stands for as many input frames as the product of the strides."""
     ops: list[Op] = []
@@ -98,7 +96,7 @@ def _convolved(model: Model, target: Tensor, formats: Formats) -> list[Op]:
         frames = Tensor(read, Role.ACTIVATION, (BATCH, QUERIES * (after * part.stride), part.channels), formats.base)
         output = Tensor(name, Role.ACTIVATION, (*shape, model.hidden), formats.base)
         acted = target if last else replace(output, name=f"{name}_activated")
-        flops = CONVOLUTION_ACTIVATION_FLOPS * output.elements
+        flops = ACTIVATION_FLOPS["gelu"] * output.elements
         ops.append(convolution(name, frames, output, part.kernel, formats))
         ops.append(elementwise(f"{name}_act", Kind.ACTIVATION, (output,), acted, flops))
     return ops
@@ -219,7 +217,7 @@ def _projections(
         if index < len(widths) - 1:
             acted = replace(target, name=f"{prefix}projector_activated_{index}")
             act = f"{prefix}projector_act_{index}"
-            ops.append(elementwise(act, Kind.ACTIVATION, (target,), acted, 8 * acted.elements))
+            ops.append(elementwise(act, Kind.ACTIVATION, (target,), acted, ACTIVATION_FLOPS["gelu"] * acted.elements))
             target = acted
         source = target
     return ops

@@ -11,7 +11,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
-from roofline.graph.layers.basic import NORM_FLOPS, Formats, activation, collective, linear, vectors
+from roofline.graph.layers.basic import Formats, activation, collective, linear, vectors
+from roofline.graph.layers.flops import GATE_FLOPS, NORM_FLOPS
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
 from roofline.graph.tensor import Role, Tensor
@@ -19,9 +20,6 @@ from roofline.specs.formats import find_format
 from roofline.specs.sublayers import Engram
 
 ENGRAM, TABLE = "engram", "engram.weight"
-
-GATE_FLOPS = 8
-"""The product of a key with its vector of the stream, its square root and sigmoid, and the gated addition."""
 
 
 def engram_ops(spec: Engram, streams: int, hidden: int, formats: Formats) -> list[Op]:

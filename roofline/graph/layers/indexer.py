@@ -11,15 +11,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask
-from roofline.graph.layers.basic import ROPE_FLOPS, Formats, activation, linear, normalise
+from roofline.graph.layers.basic import Formats, activation, linear, normalise
+from roofline.graph.layers.flops import INDEX_FLOPS, ROPE_FLOPS
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import Dim, as_size
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format, find_format
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import Indexer
-
-INDEX_FLOPS = 3  # relu, times the head's weight, sum over heads
 
 NARROW = find_format("fp8_group")
 """DeepSeek's indexers score in FP8 with one scale a vector, whatever the other formats, as in the paper, vLLM

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, of_last
-from roofline.graph.layers.attention import attention, cross_attention, with_tensors
+from roofline.graph.layers.attention import attention, cross_attention
 from roofline.graph.layers.basic import Formats, activation, add, collective, linear, normalise
 from roofline.graph.layers.compressed import compressed_attention
 from roofline.graph.layers.engram import engram_ops
@@ -17,9 +17,8 @@ from roofline.graph.layers.mlp import mixture_of_experts, mlp
 from roofline.graph.layers.modules import modules
 from roofline.graph.layers.recurrent import recurrent
 from roofline.graph.layers.residual import averaged, gathered, spread
-from roofline.graph.op import Kind, Link, Op, shared
+from roofline.graph.op import Kind, Link, Op, shared, with_sizes
 from roofline.graph.parallel import Collective, grid_traffic
-from roofline.graph.size import Dim, Size
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Layer, Norm
 from roofline.specs.sublayers import (
@@ -64,25 +63,7 @@ def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list
 
 def _of_tail(op: Op, tokens: int) -> Op:
     """`op` for the last `tokens` of each sequence in a pass (DeepSeek-V4.1's bounded replay)."""
-    named = partial(of_last, tokens)
-
-    def shape(dims: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
-        return None if dims is None else tuple(named(dim) if isinstance(dim, Size) else dim for dim in dims)
-
-    def tensor(of: Tensor) -> Tensor:
-        return replace(of, shape=shape(of.shape), stored=shape(of.stored))
-
-    link = op.link
-    if link is not None:
-        routed = link.routed and replace(link.routed, tokens=named(link.routed.tokens))
-        link = replace(link, bytes=named(link.bytes), routed=routed)
-    return replace(
-        with_tensors(op, tensor),
-        matrix_flops=named(op.matrix_flops),
-        vector_flops=named(op.vector_flops),
-        link=link,
-        mask=op.mask and replace(op.mask, tail=tokens),
-    )
+    return replace(with_sizes(op, partial(of_last, tokens)), mask=op.mask and replace(op.mask, tail=tokens))
 
 
 class SubLayer(NamedTuple):

@@ -14,16 +14,8 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mla_mask
 from roofline.graph.layers.attention import attention_ops, context_link, over_context
-from roofline.graph.layers.basic import (
-    ROPE_FLOPS,
-    SIGMOID_FLOPS,
-    Formats,
-    activation,
-    elementwise,
-    linear,
-    low_rank_query,
-    normalise,
-)
+from roofline.graph.layers.basic import Formats, activation, elementwise, linear, low_rank_query, normalise
+from roofline.graph.layers.flops import ROPE_FLOPS, SIGMOID_FLOPS
 from roofline.graph.layers.indexer import token_indexer, unused_keys
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import Size

@@ -10,19 +10,9 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, Pool
-from roofline.graph.layers.basic import (
-    SIGMOID_FLOPS,
-    SOFTMAX_FLOPS,
-    Formats,
-    activation,
-    add,
-    collective,
-    elementwise,
-    linear,
-    normalise,
-    token_shift,
-    vectors,
-)
+from roofline.graph.layers.basic import Formats, activation, add, collective, elementwise, linear, normalise, vectors
+from roofline.graph.layers.flops import ACTIVATION_FLOPS, SIGMOID_FLOPS, SOFTMAX_FLOPS
+from roofline.graph.layers.recurrent import token_shift
 from roofline.graph.op import Kind, Op, Routed
 from roofline.graph.parallel import Collective, bus_factor
 from roofline.graph.ranks import imbalance
@@ -31,14 +21,6 @@ from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import MixtureOfExperts, Mlp
-
-ACTIVATION_FLOPS = {
-    "relu": 1,  # maximum
-    "relu2": 2,  # maximum, square
-    "silu": 4,  # negate, exponential, add, divide
-    "gelu": 8,  # tanh form: three multiplications for the cubic, add, scale, tanh, add, multiply
-    "gelu_new": 8,  # the same, in as many operators of PyTorch
-}
 
 
 def mlp(spec: Mlp, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:

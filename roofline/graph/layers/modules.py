@@ -5,18 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, mask_of
-from roofline.graph.layers.attention import attention_ops, cached_attention, with_tensors
-from roofline.graph.layers.basic import (
-    NORM_FLOPS,
-    ROPE_FLOPS,
-    STATE_FORMAT,
-    Formats,
-    activation,
-    elementwise,
-    linear,
-    vectors,
-)
-from roofline.graph.op import Kind, Op
+from roofline.graph.layers.attention import attention_ops, cached_attention
+from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, elementwise, linear, vectors
+from roofline.graph.layers.flops import NORM_FLOPS, ROPE_FLOPS
+from roofline.graph.op import Kind, Op, with_tensors
 from roofline.graph.size import ZERO, Dim
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format

@@ -11,15 +11,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Convolution, Scan
-from roofline.graph.layers.basic import (
-    STATE_FORMAT,
-    Formats,
-    activation,
-    elementwise,
-    linear,
-    normalise,
-    token_shift,
-    vectors,
+from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, elementwise, linear, normalise, vectors
+from roofline.graph.layers.flops import (
+    ACTIVATION_FLOPS,
+    DECAY_FLOPS,
+    GATED_FLOPS,
+    MAMBA_FLOPS,
+    RWKV4_FLOPS,
+    SHIFT_FLOPS,
 )
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import ZERO, Dim, Size
@@ -29,8 +28,6 @@ from roofline.specs.model import Norm
 from roofline.specs.sublayers import DeltaNet, Hyena, KimiDelta, Mamba, Mamba2, Recurrent, Retention, Rwkv, StateSpace
 
 TOKENS = BATCH * QUERIES
-SILU_FLOPS = 4  # negate, exponential, add, divide
-GATED_FLOPS = SILU_FLOPS + 1
 
 
 def recurrent(spec: Recurrent, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -90,13 +87,9 @@ def _convolution(name: str, source: Tensor, width: int, length: int, bias: bool,
     target = activation(f"{name}_output", formats.base, width)
     kernel = Tensor(f"{name}.weight", Role.WEIGHT, (width, length), formats.weight("norm"))
     learned = (kernel, *vectors(name, ["bias"] if bias else [], width, formats.weight("bias")))
-    flops = target.elements * (2 * length + SILU_FLOPS)
+    flops = target.elements * (2 * length + ACTIVATION_FLOPS["silu"])
     held, kind = (width, length - 1), Kind.CONVOLUTION
     return recurrence(name, (source, *learned), held, target, vector_flops=flops, kind=kind, kept=formats.base), target
-
-
-# Mamba (Gu and Dao 2023), per state element and token: exp(dt A) 2, dt x B 1, update 2, times C and sum 2.
-MAMBA_FLOPS = 7
 
 
 def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -132,9 +125,6 @@ def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> lis
         ),
         linear("out_proj", output, target, formats, spec.bias),
     ]
-
-
-DECAY_FLOPS = 3  # of a pair of tokens and a head: subtract cumulative decays, exponential, multiply
 
 
 def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -276,7 +266,18 @@ def _retention(spec: Retention, norm: Norm, source: Tensor, target: Tensor, form
     return [*ops, linear("o_proj", output, target, formats)]
 
 
-RWKV4_FLOPS = 16  # two exponentials of maxima for each of output and state, weighted sums, division, sigmoid gate
+def token_shift(name: str, source: Tensor, target: Tensor, mixes: int, formats: Formats) -> Op:
+    """RWKV's token shift: `mixes` learned interpolations between each token and the one before, which is the state."""
+    width = source.width
+    state = Tensor(f"{name}.state", Role.STATE, (BATCH, width), STATE_FORMAT)
+    learned = vectors(name, [f"mix_{index}" for index in range(mixes)], width, formats.weight("norm"))
+    return Op(
+        name,
+        Kind.ELEMENTWISE,
+        reads=(source, state, *learned),
+        writes=(target, replace(state, stored=(0,))),
+        vector_flops=source.elements * SHIFT_FLOPS * mixes,
+    )
 
 
 def _rwkv4(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:

@@ -11,7 +11,8 @@ layers and the sum within its own block, scored by one learned vector after a no
 from __future__ import annotations
 
 from roofline.graph.extents import BATCH, QUERIES
-from roofline.graph.layers.basic import SOFTMAX_FLOPS, STATE_FORMAT, Formats, activation, vectors
+from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, vectors
+from roofline.graph.layers.flops import SINKHORN_FLOPS, SOFTMAX_FLOPS
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import product
 from roofline.graph.tensor import Role, Tensor
@@ -20,8 +21,6 @@ TOKENS = BATCH * QUERIES
 
 SINKHORN = 20
 """Iterations (hc_sinkhorn_iters of the released files)."""
-
-SINKHORN_FLOPS = 4  # add and divide, along rows and along columns
 
 
 def gathered(name: str, streams: int, source: Tensor, target: Tensor, formats: Formats) -> tuple[Op, Tensor]:

@@ -15,12 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Step, extents
-from roofline.graph.layers.attention import with_tensors
 from roofline.graph.layers.basic import Formats, activation, add, convolution, elementwise, linear, normalise
+from roofline.graph.layers.flops import ACTIVATION_FLOPS
 from roofline.graph.layers.layer import layer_ops
-from roofline.graph.layers.mlp import ACTIVATION_FLOPS
-from roofline.graph.op import Kind, Op
-from roofline.graph.size import Dim, Size, as_size, total
+from roofline.graph.op import Kind, Op, with_sizes, with_tensors
+from roofline.graph.size import Size, as_size, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Layer, Norm
 from roofline.specs.sublayers import Attention, Mlp, UNet
@@ -202,16 +201,9 @@ def _silu(name: str, source: Tensor, target: Tensor) -> Op:
 def _placed(op: Op, values: Mapping[str, Any]) -> Op:
     """`op` with these extents in place of those of the pass, and keys and values that no cache keeps."""
 
-    def at(size: Size) -> Size:
-        return as_size(size.evaluate(values))
+    def uncached(of: Tensor) -> Tensor:
+        if of.role is not Role.KV:
+            return of
+        return replace(of, name=of.name.removesuffix("_cache"), role=Role.ACTIVATION, stored=None)
 
-    def shape(dims: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
-        return None if dims is None else tuple(dim if isinstance(dim, int) else at(dim) for dim in dims)
-
-    def tensor(of: Tensor) -> Tensor:
-        if of.role is Role.KV:
-            of = replace(of, name=of.name.removesuffix("_cache"), role=Role.ACTIVATION, stored=None)
-        return replace(of, shape=shape(of.shape), stored=shape(of.stored))
-
-    flops = {"matrix_flops": at(op.matrix_flops), "vector_flops": at(op.vector_flops)}
-    return replace(with_tensors(op, tensor), **flops)
+    return with_sizes(with_tensors(op, uncached), lambda size: as_size(size.evaluate(values)))

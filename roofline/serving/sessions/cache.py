@@ -111,6 +111,13 @@ class PrefixCache:
         """A new run, of no block yet, after all of `parent`."""
         return Run(next(self._serial), parent, len(self.levels), priority)
 
+    def leave(self, blocks: int, now: float) -> None:
+        """The first tier has blocks that no path finds, until they are evicted: of windows that have passed."""
+        run = self.run()
+        run.length, run.time = blocks, now
+        self._hold(run, 0, blocks)
+        self._order(run)
+
     def split(self, run: Run, length: int) -> Run:
         """The first blocks of a run, at most all, as a run of their own that the rest of it follows."""
         first, length = self.run(run.parent, run.priority), min(length, run.length)
@@ -269,7 +276,7 @@ class PrefixCache:
             self._unmark(run, tier)
         if below == len(self.levels):
             self.dropped += held - max(kept, *run.held[:tier], 0)
-        elif not self.levels[below].through:
+        elif run.marks and not self.levels[below].through:
             self.written[below] += held - kept
             self._hold(run, below, max(run.held[below], held))
             self._mark(run, below, place)

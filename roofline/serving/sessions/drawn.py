@@ -38,7 +38,10 @@ class Turn:
 
 @dataclass(slots=True)
 class Session:
-    """A session: its group, the context of its next turn, and the lengths of all its turns."""
+    """A session: its group, the context of its next turn, and the lengths of all its turns.
+
+    Of a sub-agent `common` are the tokens that earlier ones of its session have, too, and `idle` seconds from the last.
+    """
 
     number: int
     group: int
@@ -51,6 +54,9 @@ class Session:
     place: int = 0
     reusable: int = 0
     child: bool = False
+    common: int = 0
+    idle: float = 0.0
+    agents: int = 0
     replayed: Replayed | None = None
 
 
@@ -126,7 +132,9 @@ class Draw:
         lengths = (work.branch_turns, work.branch_first)
         number, first = (int(_whole(each.inverse(random.random(1)))[0]) for each in lengths)
         found = self._session(number, random, first, context)
-        found.group, found.child, found.reusable, found.replayed = parent.group, True, context, parent.replayed
+        found.group, found.child, found.replayed = parent.group, True, parent.replayed
+        found.common = min(work.branch_shared, found.context - context) if parent.agents else 0
+        found.reusable, parent.agents = context + found.common, parent.agents + 1
         self._replay(found, 0)
         return found
 

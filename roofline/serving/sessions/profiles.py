@@ -13,6 +13,9 @@ from roofline.serving.sessions.workload import Workload
 
 FOLDER = Path(__file__).with_name("profiles")
 
+CHAT = "chat"
+"""The profile of sessions on a page where none is chosen."""
+
 PROFILES: Mapping[str, Path] = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
 """The files by name; each is read where it is asked for. One is `like` another but for its own entries."""
 

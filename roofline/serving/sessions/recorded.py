@@ -21,6 +21,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +61,9 @@ class Request(NamedTuple):
     blocks: tuple[Hashable, ...] = ()
 
 
+START = attrgetter("start")
+
+
 class Recorded(NamedTuple):
     """A workload, and what it was read from: the kind of file, its sessions and requests."""
 
@@ -93,7 +97,7 @@ def hit_rates(path: Path, pools: Sequence[float]) -> list[float]:
     Requests come one after the other, in order of their begin; least recently used blocks go. Raises RooflineError.
     """
     where = str(path)
-    requests = sorted((each for part in _sessions(read_text(path, MAX_BYTES), where)[1] for each in part), key=_begin)
+    requests = sorted((each for part in _sessions(read_text(path, MAX_BYTES), where)[1] for each in part), key=START)
     blocks, tokens = sum(len(each.blocks) for each in requests), sum(each.prompt for each in requests)
     if not blocks:
         raise SpecError(where, "has no block hashes, of which a cache could find some")
@@ -121,16 +125,12 @@ def found_blocks(requests: Iterable[Sequence[Hashable]], most: float) -> list[in
     return found
 
 
-def _begin(request: Request) -> float:
-    return request.start
-
-
 def _sessions(text: str, where: str, characters: float | None = None) -> tuple[str, list[list[Request]]]:
     """The kind of a file, and its requests by session, in order. Raises SpecError."""
     rows = [dict(row) for _, row in rows_in(text, where)]
     try:
         kind, found = _requests(rows, where, characters)
-        return kind, [sorted(session, key=_begin) for session in found]
+        return kind, [sorted(session, key=START) for session in found]
     except (AttributeError, KeyError, TypeError, ValueError):  # a request of another shape than the first
         raise SpecError(where, "has a request that cannot be read") from None
 
@@ -252,7 +252,7 @@ def _joined(requests: Iterable[Request]) -> list[list[Request]]:
 
     Blocks with more than two successors, that of the next turn and a partial one, are a prefix of several sessions.
     """
-    found = sorted(requests, key=lambda each: each.start)
+    found = sorted(requests, key=START)
     after: dict[Hashable, set[Hashable]] = {}
     for request in found:
         for one, two in pairwise(request.blocks):
@@ -386,16 +386,6 @@ def _histogram(text: str, name: str) -> tuple[str, int] | None:
     return (f"quantiles:{','.join(marks)}" if len(marks) > 1 else marks[0].partition("=")[2]), int(total)
 
 
-def workload_document(work: Workload) -> dict[str, Any]:
-    """A workload as the entries of a file; those that are as by default are left out."""
-    found = {}
-    for name in Workload.__struct_fields__:
-        value, usual = getattr(work, name), DEFAULTS.get(name)
-        if value != usual:
-            found[name] = msgspec.to_builtins(getattr(value, "written", value))
-    return found
-
-
 DEFAULTS = dict(zip(Workload.__struct_fields__[::-1], Workload.__struct_defaults__[::-1], strict=False))
 LENGTHS = ("turns", "first", "new", "output", "branch_turns", "branch_first")
 
@@ -418,5 +408,7 @@ def workload_in(content: Mapping[str, Any], where: str) -> Workload:
 
 
 def as_text(work: Workload) -> str:
-    """The file of a workload: JSON, one entry a line, which is YAML, too."""
-    return json.dumps(workload_document(work), indent=2) + "\n"
+    """The file of a workload: JSON, one entry a line, which is YAML, too; without those that are as by default."""
+    values = ((name, getattr(work, name)) for name in Workload.__struct_fields__)
+    own = {name: getattr(value, "written", value) for name, value in values if value != DEFAULTS.get(name)}
+    return json.dumps(msgspec.to_builtins(own), indent=2) + "\n"

@@ -100,18 +100,20 @@ def _rows(
     lane: int = 0,
 ) -> list[tuple[float, ...]]:
     """The turns of a session from a place on, so many at most; its sub-agents, with the places of theirs, wait."""
-    found, idle, marks = list[tuple[float, ...]](), 0.0, list[int]()
+    found, idle, marks, away = list[tuple[float, ...]](), session.idle, list[int](), 0.0
     while session.place < len(session.new) and len(found) < most:
         turn, context, at = turn_of(session, work), session.context, place + len(found)
         after, others = turn.gap, 0.0
         if turn.branch:
-            child = draw.branch(session, max(int(work.branch_context * context), work.shared))
-            waiting.append((at, child))
-            if work.joined and session.replayed is None:
-                others = sum(child.gap[:-1])
-                after = max(after, others)
-        known = grown(session, work)
-        left = turn.prompt - work.shared + (turn.output if work.kept else 0)
+            for _ in range(work.branch_agents):
+                child = draw.branch(session, max(int(work.branch_context * context), work.shared))
+                child.idle, away = away, 0.0
+                waiting.append((at, child))
+                others = max(others, sum(child.gap[:-1]))
+            others = others if work.joined and session.replayed is None else 0.0
+            after = max(after, others)
+        known, away = grown(session, work), away + after
+        left = turn.prompt - work.shared - session.common + (turn.output if work.kept else 0)
         ends = session.place == len(session.new)
         pause = 0.0 if session.child and ends else after - others
         # What a call beside a session had is not used again, and the session's context is idle over it.

@@ -70,7 +70,8 @@ class SessionRun(Simulation):
         self.read = [0.0] * len(levels)
         self.roots: list[list[Run]] = [[self._root(cache) for _ in range(self.work.groups)] for cache in self.caches]
         self.tails: dict[tuple[int, int], Run] = {}
-        self.joins: dict[int, tuple[float, Turn]] = {}
+        self.tools: dict[tuple[int, int], Run] = {}
+        self.joins: dict[int, tuple[float, Turn, set[int]]] = {}
         self.homes: dict[int, int] = {}
         self.due: list[tuple[float, int, Turn | None]] = []
         self.loading: list[tuple[float, int, _Request]] = []
@@ -293,9 +294,9 @@ class SessionRun(Simulation):
         assert isinstance(sequence, _Request)
         tail = sequence.turn.tail
         assert tail is not None
-        end = (sequence.base + sequence.prompt) // self.block
+        end, cache = (sequence.base + sequence.prompt) // self.block, self.caches[sequence.rank]
+        self._leave_windows(cache, sequence.prompt)
         if end > tail.start:
-            cache = self.caches[sequence.rank]
             before = cache.written.copy()
             cache.insert(tail, end)
             for link, had, has in zip(self.store.tiers, before[1:], cache.written[1:], strict=True):
@@ -303,6 +304,11 @@ class SessionRun(Simulation):
                     self._pass_time((has - had) * self.block * self.store.stored(link) / link.bandwidth)
         self._changed()
         super()._begin(sequence)
+
+    def _leave_windows(self, cache: PrefixCache, tokens: int) -> None:
+        """The windows that have passed over so many tokens leave blocks behind."""
+        if blocks := int(self.store.left * tokens / self.block):
+            cache.leave(blocks, self.now)
 
     def _free(self, sequence: Sequence, steps: int) -> None:
         assert isinstance(sequence, _Request)
@@ -312,6 +318,7 @@ class SessionRun(Simulation):
         self._trim(sequence.rank)
         tokens = sequence.base + sequence.prompt + (int(steps * self.accepted) if self.work.kept else 0)
         end = min(tokens, sequence.turn.prompt + sequence.turn.output) // self.block
+        self._leave_windows(cache, max(tokens - sequence.base - sequence.prompt, 0))
         if end > tail.start:
             cache.insert(tail, end, outputs=True)
         cache.unpin(tail, self.now)
@@ -352,24 +359,25 @@ class SessionRun(Simulation):
             times = (times[0], first, after, turn.output)
         self.rows.append((*times, turn.prompt, turn.reusable, turn.gap, session.number))
         self.found.append(turn.hits)
-        child = self._start_branch(session, after) if turn.branch else None
+        children = [self._start_branch(session, after) for _ in range(self.work.branch_agents * turn.branch)]
         known = grown(session, self.work)
         if session.place >= len(session.new):
-            self._end(session, after, child)
+            self._end(session, after, children)
             return
         if not known:
             self._forget(session)
-        self._follow(session, child, after + turn.gap, self._turn(session))
+        self._follow(session, children, after + turn.gap, self._turn(session))
 
     def _turn(self, session: Session) -> Turn:
         """The turn that a session is at; in a rehearsal with one token of output, and the next one at once."""
         turn = turn_of(session, self.work)
         return turn if self.now >= self.rehearsed else replace(turn, output=1, gap=0.0)
 
-    def _follow(self, session: Session, child: Session | None, at: float, turn: Turn) -> None:
-        """The turn after one of a session comes at a time, or when the sub-agent ends that it waits for."""
-        if child is not None and self.work.joined and session.replayed is None:
-            self.joins[child.number] = at, turn
+    def _follow(self, session: Session, children: list[Session], at: float, turn: Turn) -> None:
+        """The turn after one of a session comes at a time, or when the last sub-agent ends that it waits for."""
+        if children and self.work.joined and session.replayed is None:
+            left = {child.number for child in children}
+            self.joins |= dict.fromkeys(left, (at, turn, left))
         else:
             self._later(at, turn)
 
@@ -381,18 +389,33 @@ class SessionRun(Simulation):
             tail = self._tail(session, rank)
             place = context // self.block - tail.start
             parent = cache.split(tail, place) if 0 < place <= tail.length else tail.parent
+            if self.work.branch_shared:
+                parent = self._tools(session, rank)
             self.tails[child.number, rank] = cache.run(parent)
         self._later(at, self._turn(child))
         return child
 
-    def _end(self, session: Session, at: float, child: Session | None) -> None:
+    def _tools(self, session: Session, rank: int) -> Run:
+        """What all sub-agents of a session begin with."""
+        key, cache = (session.number, rank), self.caches[rank]
+        if key not in self.tools:
+            run = self.tools[key] = cache.run(self.roots[rank][session.group])
+            run.length = self.work.branch_shared // self.block
+            run.marks.append(run.length)
+        return self.tools[key]
+
+    def _end(self, session: Session, at: float, children: list[Session]) -> None:
         self._forget(session)
         if session.number in self.joins:
-            due, turn = self.joins.pop(session.number)
-            self._later(max(due, at), turn)
+            due, turn, left = self.joins.pop(session.number)
+            left.remove(session.number)
+            if not left:
+                self._later(max(due, at), turn)
         if self.rate is None and not session.child:
-            self._follow(session, child, at + session.gap[-1], self._turn(self.draw.session()))
+            self._follow(session, children, at + session.gap[-1], self._turn(self.draw.session()))
 
     def _forget(self, session: Session) -> None:
         for rank in range(self.data):
             self.tails.pop((session.number, rank), None)
+            if session.place >= len(session.new):
+                self.tools.pop((session.number, rank), None)

@@ -17,6 +17,10 @@ from roofline.serving.sessions.tiers import Tier
 WHOLE = frozenset({"sglang"})
 """Engines that evict the nodes of their prefix tree whole (sglang/srt/mem_cache/radix_cache.py, `evict`)."""
 
+LEAVING = frozenset({"vllm"})
+"""Engines whose blocks of a window, as they leave it, go to the end of the order of eviction with those of other layers
+(vllm/v1/core/block_pool.py, `free_blocks`; single_type_kv_cache_manager.py, `remove_skipped_blocks`)."""
+
 PAGES: Mapping[str, int] = {"sglang": 64, "tensorrt-llm": 32}
 """Tokens of a block of the prefix cache, where it is not that of the engine's memory settings: the page size that
 SGLang has for MLA and on Blackwell, and TensorRT-LLM's tokens_per_block."""
@@ -28,8 +32,9 @@ class Store(Struct, frozen=True):
     A token takes `token_bytes`, of which the devices of a rank hold `copies`: latents are whole on each. `whole` nodes
     are evicted, those of lower `priority` before the shared prefixes. Of a model with recurrent states or windows, a
     snapshot of them takes as much as `snapshot` tokens; there is one at ends of prompts and outputs, and after `every`
-    computed tokens (0: none). A running request takes as much as `own` tokens beside its own, unless a pool of their
-    own has `states` of them, `slots` for each.
+    computed tokens (0: none). For each that is computed or generated windows leave as much as `left` tokens, which take
+    room until they are the oldest. A running request takes as much as `own` tokens beside its own, unless a pool of
+    their own has `states` of them, `slots` for each.
     """
 
     tokens: float
@@ -40,6 +45,7 @@ class Store(Struct, frozen=True):
     priority: int = 0
     snapshot: float = 0.0
     every: int = 0
+    left: float = 0.0
     own: float = 0.0
     states: int | None = None
     slots: int = 1
@@ -93,6 +99,8 @@ def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None 
     shared = Store(cache / held.tokens, max(block, held.block), bytes_, sized, whole, snapshot=snapshot, copies=copies)
     if whole:
         shared = replace(shared, every=int(replica.budget))
+    if name in LEAVING and held.page:  # of layers in groups that share the blocks
+        shared = replace(shared, left=sum(size for _, size in held.windows) / held.tokens)
     if not capacity.apart:
         return replace(shared, own=held.fixed / held.tokens)
     states = int(capacity.apart * cache / held.state)

@@ -40,6 +40,7 @@ from roofline.scenario.speculation import iterations
 from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.routing import SESSION
 from roofline.serving.sessions.sample import Turns, turns_of
+from roofline.serving.sessions.workload import Workload
 from roofline.serving.steps import MAX_TOKENS
 from roofline.serving.tables import Array
 from roofline.specs.scheduler import PREFILL_FIRST
@@ -60,6 +61,9 @@ GRID, GAPS = 32, 8
 
 SPANS = 20
 """Rounds that find the time of a step beside prompts of other ranks."""
+
+DRAWN = 256
+"""Draws of the longest of several sub-agents."""
 
 FULL = 0.97
 """The part of the pool that contexts in use fill before others wait."""
@@ -114,6 +118,15 @@ class Branches(Struct, frozen=True):
         return self.warm.turns_per_second > 1.1 * self.cold.turns_per_second
 
 
+def _longest(work: Workload) -> float:
+    """The turns of the longest of the sub-agents that run beside each other, over those of all: max / sum."""
+    if work.branch_turns is None or work.branch_agents == 1:
+        return 1.0
+    shares = ((np.arange(DRAWN) + 0.5) / DRAWN) ** (1 / work.branch_agents)
+    turns = np.maximum(np.asarray(work.branch_turns.inverse(shares), float), 1.0)
+    return float(turns.mean()) / (work.branch_agents * work.branch_turns.mean)
+
+
 class Theory:
     """The model of a deployment for any number of sessions; `turns` are a sample, by default of sessions without end.
 
@@ -143,9 +156,9 @@ class Theory:
         self.alone = scheduler.order == PREFILL_FIRST
         self.chunk = float(min(replica.budget, scheduler.piece or MAX_TOKENS, MAX_TOKENS))
         self.budget, self.between = float(min(replica.budget, MAX_TOKENS)), scheduler.pause
-        # A session whose turns wait for its sub-agents has one turn at a time, its own or theirs.
+        # A session whose turns wait for its sub-agents has one turn at a time: its own, or of the longest of those.
         joined = self.work.joined & (self.turns.lane >= self.work.traces)
-        self.serial = np.where(joined, 1.0, self.turns.main)
+        self.serial = np.where(joined & (self.turns.main == 0), _longest(self.work), self.turns.main)
         self.front = scheduler.received(self.turns.prompt)
         accepted = self.decode.steps.accepted
         self.decodes = np.asarray(iterations(np.maximum(self.turns.output - 1, 0.0), accepted), float)
@@ -228,7 +241,7 @@ class Theory:
             outside += weight * (waits - outside)
             number = number + weight * (max(rate * decode.mean(), 1e-3) - number)
             mean = float((self.front + outside + wait + pauses + load_wait + work + self.sent).mean())
-            hits += weight * (self._hits(rate, use, self.front + outside + wait) - hits)
+            hits += weight * (self._hits(rate, use, self.front + outside + wait, float(computed.mean())) - hits)
             after = (rate, number, wait, outside)
             if round_ > min(rounds // 6, 10) and all(
                 abs(one - two) <= close / slower * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
@@ -250,8 +263,8 @@ class Theory:
         own = np.minimum(reusable + self.turns.shared, self.turns.prompt - 1)
         return np.maximum(own, 0.0)[np.newaxis] // self.store.block * self.store.block
 
-    def _hits(self, rate: float, use: Array, outside: Array) -> Array:
-        """The fractions of known tokens that each tier has, by turn (tiers, turns)."""
+    def _hits(self, rate: float, use: Array, outside: Array, computed: float) -> Array:
+        """The fractions of known tokens that each tier has, by turn (tiers, turns); so many are `computed`."""
         turns, shared, groups = self.turns, float(self.work.shared), self.work.groups
         within = np.minimum(turns.gap + outside, self.grid[:, np.newaxis])  # (grid, turns)
         running = rate * float(use.mean())
@@ -280,6 +293,8 @@ class Theory:
             # A session's own context is one of those that live; of those that ended it is none.
             own_part = (touched - rate * (left * ends * within).mean(axis=1)) / max(live, 1.0)
             touched += weight * (snapshots - number - running) + self.store.own * running * (tier == 0)
+            if self.store.left and not tier:
+                touched += rate * self.store.left * (computed + float(turns.output.mean())) * self.grid
             if shared:
                 touched += groups * (shared + weight) * -np.expm1(-rate * self.grid / groups)
             part = self._part(

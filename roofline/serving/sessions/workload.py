@@ -92,11 +92,12 @@ class Workload(Checked, frozen=True):
     found in the cache; else the next prompt has other tokens there, which `new` counts. The last `replaced` tokens of a
     prompt are others in the next one (reminders, a clock, the list of files). The share `asides` of turns are calls
     beside the session: of `aside` tokens, which no cache has, and the session goes on without them. A context of more
-    than `limit` tokens is compacted to `compacted`. Each turn starts `branches` sub-agents on average, each a
-    session of `branch_turns` with the share `branch_context` of the context (0: the shared prefix) and `branch_first`
-    tokens; with `joined` the next turn waits for its end, other than in traces as `replayed`. Of a number of sessions,
-    where no turn runs, the next one comes after `idle` seconds at most, and all others by as much sooner (a benchmark
-    that replays them).
+    than `limit` tokens is compacted to `compacted`. Each turn starts `branches` groups of sub-agents on average, of
+    `branch_agents` beside each other: each a session of `branch_turns` with the share `branch_context` of the context
+    (0: the shared prefix) and `branch_first` tokens, the first `branch_shared` of which all of a session have (tools
+    and instructions); with `joined` the next turn waits for the end of all, other than in traces as `replayed`. Of a
+    number of sessions, where no turn runs, the next one comes after `idle` seconds at most, and all others by as much
+    sooner (a benchmark that replays them).
     Of a benchmark that lasts a `duration` of seconds each session begins at a part of its turns within `begun`, and has
     `warmup` turns before that time, and all that a `rehearsal` of some seconds takes, without gaps and with one token
     of each output; None: sessions of a random moment, without end. It takes its traces in order, so
@@ -121,6 +122,8 @@ class Workload(Checked, frozen=True):
     branch_turns: Lengths | None = None
     branch_first: Lengths | None = None
     branch_context: Fraction = 0.0
+    branch_shared: Tokens = 0
+    branch_agents: Annotated[int, Meta(ge=1, le=100)] = 1
     joined: bool = False
     idle: Positive | None = None
     duration: Positive | None = None
@@ -151,6 +154,8 @@ class Workload(Checked, frozen=True):
             raise RooflineError("calls beside a session need the tokens of their prompt: aside")
         if self.branches and (self.branch_turns is None or self.branch_first is None):
             raise RooflineError("sub-agents need the lengths branch_turns and branch_first")
+        if self.branch_shared and (self.branch_context or not self.branches):
+            raise RooflineError("branch_shared is of sub-agents that have no part of the context: branches")
 
     @property
     def traces(self) -> int:

@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
+from roofline.core.errors import InexpressibleError, SpecError, quote
 from roofline.core.registry import Registration, Registry
 from roofline.specs.classes.reader import knows_class, read_class, without_classes
 from roofline.specs.huggingface import text, vision
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
-    FORMATS,
     NO_DEFAULTS,
     Config,
     Reader,
@@ -28,9 +28,9 @@ from roofline.specs.huggingface.config import (
     layer_types,
     plain_mlp,
     read_layers,
+    rows,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.kinds import reject_other_kinds, with_model_type
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
 from roofline.specs.huggingface.quantization import quantization
 from roofline.specs.huggingface.quantization_methods import SECTION
@@ -100,13 +100,13 @@ def translate(content: Mapping[str, Any], where: str, name: str, beside: Config 
     SpecError for a missing key, a value of the wrong type, an unsupported `model_type`, and for a key with an effect
     that a spec cannot express.
     """
-    content = with_model_type(content)
+    content = _with_model_type(content)
     kind = content.get("model_type")
     config = Config(content, where, defaults=class_defaults(kind) if isinstance(kind, str) else NO_DEFAULTS)
     if config.text("_class_name", None) == CLASS:
         return {"name": (name or "unet")[:80], **unet_spec(config)}
     reject_drafts(config)
-    reject_other_kinds(content, where)
+    _reject_other_kinds(content, where)
     model_type = config.text("model_type")
     path = (config.text("_name_or_path", "") or "").rstrip("/")
     name = (name or path.rsplit("/", 1)[-1].lower() or "model")[:80]
@@ -146,8 +146,32 @@ def _text_decoder(config: Config, name: str, beside: Config | None) -> Spec:
 def _dtype(config: Config) -> str:
     """The format of a checkpoint's unquantized tensors."""
     places = (config, config.section("text_config"))
-    found = (place.text(key, None) for place in places for key in ("torch_dtype", "dtype"))
-    dtype = next(filter(None, found), "bfloat16")
-    if dtype not in FORMATS:
-        raise SpecError(config.where, f"'torch_dtype': unsupported format {quote(dtype)}{suggest(dtype, FORMATS)}")
-    return FORMATS[dtype]
+    return next(filter(None, (place.format("torch_dtype", "dtype") for place in places)), "bf16")
+
+
+def _with_model_type(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file from before there was the key `model_type`, with that of the class that it names."""
+    classes = content.get("architectures")
+    if "model_type" in content or not isinstance(classes, list):
+        return content
+    known: Mapping[str, str] = rows("kinds.yaml")["classes"]
+    found = [kind for kind, pattern in known.items() if any(re.fullmatch(pattern, str(name)) for name in classes)]
+    return {**content, "model_type": found[0]} if found else content
+
+
+def _reject_other_kinds(content: Mapping[str, Any], where: str) -> None:
+    """Raise SpecError for a file that is no model's config.json but one of those beside it, with what to give."""
+    if content.get("model_type") is not None:
+        return
+    if content.get("peft_type") is not None:
+        base, rank = content.get("base_model_name_or_path"), content.get("r")
+        model = quote(base) if isinstance(base, str) else "its model"
+        technique = f"lora:rank={rank}" if type(rank) is int else "lora"
+        raise SpecError(
+            where,
+            f"is no model but an adapter ({quote(content['peft_type'])}): give {model} with {technique}",
+            options=["with"],
+        )
+    for row in rows("kinds.yaml")["kinds"]:
+        if all(content.get(key) is not None for key in row["keys"]):
+            raise SpecError(where, f"is no model but {row['kind']}: {row['instead']}")

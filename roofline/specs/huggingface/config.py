@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from roofline.core.documents import bundled
 from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
+from roofline.specs.library import as_mapping
 
 Spec: TypeAlias = dict[str, Any]
 _REQUIRED: Any = object()
@@ -116,7 +117,7 @@ class Config:
 
     def integer(self, *names: str, default: Any = _REQUIRED, least: int = 1, most: int = 10**7) -> Any:
         """An integer of `least` to `most`; a missing key is an error without a default."""
-        value = self._find(names, default, (int,), "an integer")
+        value = self._find(names, default, (int,), "a whole number")
         if value is not None and not least <= value <= most:
             name = next((name for name in names if self.content.get(name) is not None), names[0])
             raise SpecError(self.where, f"{self._named(name)} must be between {least} and {most}, got {quote(value)}")
@@ -143,7 +144,7 @@ class Config:
         return value
 
     def integers(self, name: str) -> list[int]:
-        return self._list(name, int, "a list of integers")
+        return self._list(name, int, "a list of whole numbers")
 
     def each(self, name: str, count: int, places: str, default: Any = _REQUIRED) -> list[int]:
         """A number for each of so many `places`, which the file gives once for all or in a list."""
@@ -206,14 +207,8 @@ class Config:
     def section(self, name: str) -> Config:
         self.read.add(name)
         value = self.content.get(name)
-        value = {} if value is None else value
-        if not isinstance(value, dict):
-            raise SpecError(self.where, f"{quote(name)} must be a mapping")
+        value = as_mapping({} if value is None else value, self.where, name)
         return Config(value, self.where, self.read, self.defaults.get(name, NO_DEFAULTS) if value else NO_DEFAULTS)
-
-    def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
-        given = {key: value for key, value in self.content.items() if value is not None}
-        return self.replaced({**defaults, **given})
 
     def reject(self, *names: str, reason: str = "is not supported") -> None:
         """Raise InexpressibleError for a key that enables a feature that specs cannot express."""

@@ -225,7 +225,8 @@ def _nemotron_nas(config: Config) -> Spec:
             part["attention"] = {**sizes, "qkv_bias": bias, "output_bias": bias}
         if not ffn.flag("no_op", False):
             width = -int(-int(2 * ffn.factor("ffn_mult") * hidden / 3) // PUZZLE_MULTIPLE) * PUZZLE_MULTIPLE
-            sized = config.with_defaults({"intermediate_size": width})
+            given = config.content.get("intermediate_size")
+            sized = config.having({"intermediate_size": width if given is None else given})
             part["mlp"] = gated_mlp(sized, config.flag("mlp_bias", False))
         if part:
             grouped = f"kv{part['attention']['kv_heads']}" if "attention" in part else ""

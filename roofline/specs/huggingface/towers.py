@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TypeAlias
 
-from roofline.core.errors import SpecError, quote
+from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import Config, Spec, rows
 from roofline.specs.huggingface.expressions import Scope
 from roofline.specs.huggingface.families import check, fill, row
@@ -18,6 +18,7 @@ Tower: TypeAlias = Callable[[Config, Config, Spec], Spec]
 
 def read_tower(name: str, file: Config, vision: Config, text: Spec) -> Spec:
     """The keys of a tower by its row."""
+    vision = vision.having(KEYS[name](vision)) if name in KEYS else vision
     found, scope = _tower(name), Scope(vision, others={"file": file, "text": text})
     check(found.get("needed", {}), scope)
     return fill(ModelSpec, {key: source for key, source in found.items() if key != "needed"}, scope)
@@ -28,18 +29,25 @@ def _tower(name: str) -> Mapping[str, Mapping[str, str]]:
     return row("towers.yaml", name)
 
 
-def _clip(config: Config, vision: Config, text: Spec) -> Spec:
-    kind = vision.text("model_type", "clip_vision_model")
-    if kind != "clip_vision_model":
-        raise SpecError(config.where, f"'vision_config': unsupported model_type {quote(kind)}")
-    return read_tower("clip", config, vision, text)
+def _sides(vision: Config) -> Spec:
+    """Squares alone: InternVL's own files give sides as single numbers."""
+    usual, problem = {"patch_size": 14, "image_size": 448}, "only squares are supported"
+    return {name: vision.same(name, default, problem) for name, default in usual.items()}
+
+
+def _merged(vision: Config) -> Spec:
+    sides = vision.integers("merge_kernel_size") or [2, 2]
+    if len(set(sides)) != 1:
+        raise SpecError(vision.where, "'merge_kernel_size' must be the same along both sides")
+    return {"merged_side": sides[0]}
+
+
+KEYS: Mapping[str, Callable[[Config], Spec]] = {"intern_vit": _sides, "moonvit": _merged, "moonvit_2": _merged}
+"""Keys that a row reads in place of what the file says."""
 
 
 def _intern_vit(config: Config, vision: Config, text: Spec) -> Spec:
-    """Squares alone: InternVL's own files give sides as single numbers."""
-    usual, problem = {"patch_size": 14, "image_size": 448}, "only squares are supported"
-    sides = {name: vision.same(name, default, problem) for name, default in usual.items()}
-    spec = read_tower("intern_vit", config, vision.having(sides), text)
+    spec = read_tower("intern_vit", config, vision, text)
     if not config.flag("dynamic_image_size", True):
         del spec["image"]
     return spec
@@ -56,18 +64,8 @@ def _qwen2_5_vl(config: Config, vision: Config, text: Spec) -> Spec:
     return spec
 
 
-def _kimi(name: str, config: Config, vision: Config, text: Spec) -> Spec:
-    sides = vision.integers("merge_kernel_size") or [2, 2]
-    if len(set(sides)) != 1:
-        raise SpecError(vision.where, "'merge_kernel_size' must be the same along both sides")
-    return read_tower(name, config, vision.having({"merged_side": sides[0]}), text)
-
-
 TOWERS: Mapping[str, Tower] = {
     **{name: partial(read_tower, name) for name in rows("towers.yaml")},
-    "clip": _clip,
     "intern_vit": _intern_vit,
-    "moonvit": partial(_kimi, "moonvit"),
-    "moonvit_2": partial(_kimi, "moonvit_2"),
     "qwen2_5_vl": _qwen2_5_vl,
 }

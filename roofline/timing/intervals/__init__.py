@@ -6,7 +6,8 @@ measured constants and their use add (version, device, engine, format: `interval
 
     kernel   log(high / mid)^2 = (w o log p90)^2 + (1.2816 s)^2              `intervals.kernels`
              o = 2 outside the range of sizes that were measured, else 1; w = 1, more for weight-only kernels elsewhere
-             p10, p90 at least 0.6 and 1.6 of a kernel without measurements
+             p10, p90 at least 0.6 and 1.6 of a kernel without measurements; one that runs in place of a tuned one has
+             p10, p50 and p90 of what such kernels cost besides (`timing.variants`)
 
 Errors of the kernels of a pass are correlated within a kind, and across kinds. With the correlation r of shapes of one
 kind, R of kinds, and e_k the error in seconds of a kernel that runs n_k times (`intervals.passes`):
@@ -28,7 +29,7 @@ scheduler's spread s, the part d of the deployment, the error a of accepted draf
 | families whose kernels are of few published figures (CDNA3), gpt-oss on Blackwell | 0.87, 1.15 | `releases` |
 | layers over several nodes, or ranks that exchange by MoRI | 0.6, 2 | `deployments` |
 
-A collective through a host covers the machines of the host's kind (`timing.pcie_collectives`). Times of passes add with
+A collective through a host covers the machines of the host's kind (`timing.collectives`). Times of passes add with
 full correlation, and a scheduler's spread widens the latencies under load (`serving.outcome`). The ratio of two
 predictions has the error of the difference of their kernels, so that what they share cancels (`passes.ratio_error`).
 """

@@ -69,7 +69,7 @@ experts were 1.4 to 1.6 times off.
 Month = Annotated[str, Meta(pattern=r"^20\d\d-\d\d$")]
 
 
-class _Releases(Struct, frozen=True):
+class _Dates(Struct, frozen=True):
     engines: dict[str, dict[str, Month]]
     models: dict[str, Month]
     families: dict[str, Month]
@@ -79,8 +79,8 @@ class _Releases(Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def _releases() -> _Releases:
-    return record(_Releases, read_mapping(FILE), str(FILE))
+def _releases() -> _Dates:
+    return record(_Dates, read_mapping(FILE), str(FILE))
 
 
 class Support(NamedTuple):

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
+from importlib.resources import files
 from operator import attrgetter, mul
+from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from roofline.core import numeric as np
+from roofline.core.documents import read_mapping
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.registry import Registration, Registry
 from roofline.specs.hardware import Hardware
+from roofline.specs.records import record
 from roofline.timing.kernels import (
     attention,
     attention_decode,
@@ -39,6 +43,7 @@ from roofline.timing.kernels.common import unit_clocks, units
 from roofline.timing.kernels.model import (
     Array,
     Bound,
+    Formula,
     Kernel,
     Parameters,
     Regimes,
@@ -77,22 +82,12 @@ __all__ = [
 ]
 
 
-def _product(*names: str) -> Callable[[Any], Array]:
-    sizes = [attrgetter(name) for name in names]
-    return lambda shape: reduce(mul, (size(shape) for size in sizes))
-
-
-def _always(parameters: tuple[Parameter, ...]) -> Callable[[str], tuple[Parameter, ...]]:
-    return lambda _format: parameters
+_ByFormat = Callable[[str], tuple[Parameter, ...]]
 
 
 def _own_bound(shape: streaming.Streaming, hardware: Hardware) -> Bound:
     return shape.bound(hardware)
 
-
-_ATTENTION = ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window")
-_ATTENTION_RANGE = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window")
-_LATENTS = ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads")
 
 NARROW = Unusual("n or k < 1024", lambda gemm: np.minimum(gemm.n, gemm.k) < 1024)
 """GEMMs with small n or k: routers, low-rank projections, shards of small layers."""
@@ -100,229 +95,94 @@ NARROW = Unusual("n or k < 1024", lambda gemm: np.minimum(gemm.n, gemm.k) < 1024
 ODD_HEADS = Unusual("head_dim not 128 or window", lambda shape: (shape.head_dim != 128) | (shape.window > 0))
 """Attention with other library kernels than the common case."""
 
-BY_QUERIES = Regimes(_product("q_len"), (256, 1024, 4096), ("q<=256", "q<=1024", "q<=4096", "q>4096"))
+
+class _Schema(Struct, frozen=True):
+    """A row of the file, which says what each field means."""
+
+    texts: tuple[str, ...]
+    sizes: tuple[str, ...]
+    held_out: tuple[str, ...]
+    size: tuple[str, ...]
+    classes: dict[str, float]
+    formatted: tuple[str, ...] | None = None
+    ranged: int | None = None
+
+
+FILE = Path(str(files("roofline.timing.kernels"))) / "schema.yaml"
+_SCHEMA = read_mapping(FILE)
+
+
+def _shipped(
+    op: str,
+    shape: Callable[[Row], Any],
+    bound: Callable[[Any, Hardware], Bound],
+    terms: Formula,
+    parameters: tuple[Parameter, ...] | _ByFormat,
+    unusual: Unusual | None = None,
+    schema: str = "",
+    instructions: Callable[[str], float] = lambda _format: np.inf,
+) -> Kernel:
+    """A kernel with its measurements as a row of the file says, that of its op or another one."""
+    row = record(_Schema, _SCHEMA[schema or op], str(FILE), schema or op)
+    sizes = [attrgetter(name) for name in row.size]
+    *edges, _ = row.classes.values()
+    return Kernel(
+        op,
+        shape,
+        bound,
+        terms,
+        parameters if callable(parameters) else lambda _format: parameters,
+        Regimes(lambda shape: reduce(mul, (size(shape) for size in sizes)), tuple(edges), tuple(row.classes), unusual),
+        (*row.texts, *row.sizes),
+        row.sizes[: row.ranged],
+        row.held_out,
+        row.texts if row.formatted is None else row.formatted,
+        instructions,
+    )
+
+
+_ATTENTION, _STREAMING = (attention.shape, attention.bound), (_own_bound, streaming.terms)
 
 _SHIPPED: Mapping[str, Kernel] = {
     entry.op: entry
     for entry in (
-        Kernel(
-            "gemm",
-            gemm.shape,
-            gemm.bound,
-            gemm.terms,
-            gemm.parameters,
-            Regimes(_product("m"), (16, 128, 512, 4095), ("m<=16", "m<=128", "m<=512", "m<4096", "m>=4096"), NARROW),
-            ("dtype", "m", "n", "k"),
-            ("m", "n", "k"),
-            ("n", "k"),
-        ),
-        Kernel(
-            "attention_prefill",
-            attention.shape,
-            attention.bound,
-            attention_prefill.terms,
-            _always(attention_prefill.PARAMETERS),
-            structs.replace(BY_QUERIES, unusual=ODD_HEADS),
-            _ATTENTION,
-            _ATTENTION_RANGE,
-            ("heads", "kv_heads"),
-        ),
-        Kernel(
-            "attention_decode",
-            attention.shape,
-            attention.bound,
-            attention_decode.terms,
-            _always(attention_decode.PARAMETERS),
-            Regimes(
-                _product("batch", "kv_len"),
-                (1024, 16384, 262144),
-                ("kv<=1k tokens", "kv<=16k tokens", "kv<=256k tokens", "kv>256k tokens"),
-                ODD_HEADS,
-            ),
-            _ATTENTION,
-            _ATTENTION_RANGE,
-            ("heads", "kv_heads"),
-        ),
-        Kernel(
-            "mla_prefill",
-            mla.prefill_shape,
-            attention.bound,
-            mla.prefill_terms,
-            _always(mla.PREFILL),
-            BY_QUERIES,
-            _LATENTS,
-            ("batch", "q_len", "kv_len", "heads"),
-            ("heads", "batch"),
-        ),
-        Kernel(
-            "mla_decode",
-            mla.shape,
-            mla.bound,
-            mla.terms,
-            mla.parameters,
-            Regimes(
-                _product("batch", "kv_len"), (16384, 262144), ("kv<=16k tokens", "kv<=256k tokens", "kv>256k tokens")
-            ),
-            (*_LATENTS, "latent", "rope"),
-            ("batch", "q_len", "kv_len", "heads"),
-            ("heads", "batch"),
-        ),
-        Kernel(
-            "moe",
-            moe.shape,
-            moe.bound,
-            moe.terms,
-            moe.parameters,
-            Regimes(_product("tokens"), (16, 256, 2048), ("tokens<=16", "tokens<=256", "tokens<=2048", "tokens>2048")),
-            ("dtype", "tokens", "hidden", "intermediate", "top_k", "experts", "tp", "ep", "routing"),
-            ("tokens", "hidden", "intermediate", "top_k", "experts", "tp", "ep"),
-            ("hidden", "intermediate", "top_k", "experts"),
-            instructions=moe.instructions,
-        ),
-        Kernel(
-            "collective",
-            collective.shape,
-            collective.bound,
-            collective.terms,
-            _always(collective.PARAMETERS),
-            Regimes(
-                _product("bytes"), (2**16, 2**20, 2**24), ("bytes<=64KiB", "bytes<=1MiB", "bytes<=16MiB", "bytes>16MiB")
-            ),
-            ("collective", "dtype", "ranks", "bytes"),
-            ("ranks", "bytes"),
-            ("bytes",),
-            formatted=("collective",),
-        ),
-        Kernel(
+        _shipped("gemm", gemm.shape, gemm.bound, gemm.terms, gemm.parameters, NARROW),
+        _shipped("attention_prefill", *_ATTENTION, attention_prefill.terms, attention_prefill.PARAMETERS, ODD_HEADS),
+        _shipped("attention_decode", *_ATTENTION, attention_decode.terms, attention_decode.PARAMETERS, ODD_HEADS),
+        _shipped("mla_prefill", mla.prefill_shape, attention.bound, mla.prefill_terms, mla.PREFILL),
+        _shipped("mla_decode", mla.shape, mla.bound, mla.terms, mla.parameters),
+        _shipped("moe", moe.shape, moe.bound, moe.terms, moe.parameters, instructions=moe.instructions),
+        _shipped("collective", collective.shape, collective.bound, collective.terms, collective.PARAMETERS),
+        _shipped(
             "gated_delta_rule",
             gated_delta_rule.shape,
             gated_delta_rule.bound,
             gated_delta_rule.terms,
-            _always(gated_delta_rule.PARAMETERS),
-            Regimes(_product("q_len"), (2048,), ("q<=2048", "q>2048")),
-            ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
-            ("batch", "q_len", "heads"),
-            ("batch", "heads"),
-            formatted=("variant",),
+            gated_delta_rule.PARAMETERS,
         ),
-        Kernel(
-            "top_k",
-            top_k.Selection.of,
-            top_k.bound,
-            top_k.terms,
-            _always(top_k.PARAMETERS),
-            Regimes(_product("batch", "kv_len"), (262144,), ("scores<=256k", "scores>256k")),
-            ("batch", "kv_len", "top_k"),
-            ("batch", "kv_len", "top_k"),
-            ("batch", "kv_len"),
-            formatted=(),
-        ),
-        Kernel(
+        _shipped("top_k", top_k.Selection.of, top_k.bound, top_k.terms, top_k.PARAMETERS),
+        _shipped(
             "kimi_delta",
             gated_delta_rule.kimi_shape,
             gated_delta_rule.bound,
             gated_delta_rule.terms,
-            _always(gated_delta_rule.KIMI),
-            Regimes(_product("q_len"), (128, 2048), ("q<=128", "q<=2048", "q>2048")),
-            ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
-            ("batch", "q_len", "heads"),
-            ("batch", "heads"),
-            formatted=("variant",),
+            gated_delta_rule.KIMI,
         ),
-        Kernel(
-            "mamba2",
-            streaming.scan,
-            _own_bound,
-            streaming.terms,
-            _always(streaming.SCAN),
-            Regimes(_product("q_len"), (2048,), ("q<=2048", "q>2048")),
-            ("batch", "q_len", "heads", "head_dim", "state", "groups", "chunk"),
-            ("batch", "q_len", "heads"),
-            ("batch", "heads"),
-            formatted=(),
-        ),
-        Kernel(
-            "state_update",
-            streaming.Step.of,
-            _own_bound,
-            streaming.terms,
-            _always(streaming.STEP),
-            Regimes(_product("batch", "heads"), (512,), ("states<=512", "states>512")),
-            ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
-            ("batch", "q_len", "heads"),
-            ("batch", "heads"),
-            formatted=("variant",),
-        ),
+        _shipped("mamba2", streaming.scan, *_STREAMING, streaming.SCAN),
+        _shipped("state_update", streaming.Step.of, *_STREAMING, streaming.STEP),
+        _shipped("convolution_prefill", streaming.ShortConvolution.of, *_STREAMING, streaming.CONVOLUTION),
+        _shipped("convolution_decode", streaming.ShortConvolution.of, *_STREAMING, streaming.CONVOLUTION),
         *(
-            Kernel(
-                op,
-                streaming.ShortConvolution.of,
-                _own_bound,
-                streaming.terms,
-                _always(streaming.CONVOLUTION),
-                Regimes(_product("batch", "q_len"), (1024,), ("tokens<=1k", "tokens>1k")),
-                (*formatted, "batch", "q_len", "channels", "taps"),
-                ("batch", "q_len", "channels"),
-                ("batch", "channels"),
-                formatted=formatted,
+            _shipped(f"sparse_{phase}", sparse.shape, sparse.bound, terms, parameters, schema="sparse")
+            for phase, terms, parameters in (
+                ("prefill", sparse.prefill_terms, sparse.prefill_parameters),
+                ("decode", sparse.decode_terms, sparse.PARAMETERS),
             )
-            for op, formatted in (("convolution_prefill", ("variant",)), ("convolution_decode", ()))
         ),
+        _shipped("hyper_connection", streaming.Mixing.of, *_STREAMING, streaming.MIXING),
+        _shipped("encoder_attention", *_ATTENTION, attention_prefill.encoder_terms, attention_prefill.PARAMETERS),
         *(
-            Kernel(
-                op,
-                sparse.shape,
-                sparse.bound,
-                terms,
-                parameters,
-                Regimes(_product("batch"), (132, 4096), ("tokens<=132", "tokens<=4k", "tokens>4k")),
-                ("variant", "dtype", "kv_dtype", *sparse.NAMES),
-                ("batch", "kv_len", "heads"),
-                ("batch", "heads"),
-                formatted=("variant", "kv_dtype"),
-            )
-            for op, terms, parameters in (
-                ("sparse_prefill", sparse.prefill_terms, sparse.prefill_parameters),
-                ("sparse_decode", sparse.decode_terms, _always(sparse.PARAMETERS)),
-            )
-        ),
-        Kernel(
-            "hyper_connection",
-            streaming.Mixing.of,
-            _own_bound,
-            streaming.terms,
-            _always(streaming.MIXING),
-            Regimes(_product("tokens"), (1024,), ("tokens<=1k", "tokens>1k")),
-            ("variant", "tokens", "hidden", "streams"),
-            ("tokens", "hidden"),
-            ("tokens", "hidden"),
-            formatted=("variant",),
-        ),
-        Kernel(
-            "encoder_attention",
-            attention.shape,
-            attention.bound,
-            attention_prefill.encoder_terms,
-            _always(attention_prefill.PARAMETERS),
-            BY_QUERIES,
-            ("dtype", "variant", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
-            ("batch", "q_len", "heads", "head_dim"),
-            ("heads", "head_dim"),
-            formatted=("dtype", "variant"),
-        ),
-        *(
-            Kernel(
-                op,
-                expert_exchange.shape,
-                expert_exchange.bound,
-                terms,
-                _always(parameters),
-                Regimes(_product("tokens"), (32, 256), ("tokens<=32", "tokens<=256", "tokens>256")),
-                ("direction", "tokens", "row_bytes", "top_k", "experts", "ranks", "members"),
-                ("tokens", "top_k", "experts", "ranks"),
-                ("tokens", "top_k", "experts"),
-                formatted=("direction",),
-            )
+            _shipped(op, expert_exchange.shape, expert_exchange.bound, terms, parameters, schema="exchange")
             for op, terms, parameters in (
                 ("deepep_low_latency", expert_exchange.low_latency_terms, expert_exchange.LOW_LATENCY),
                 ("deepep_normal", expert_exchange.normal_terms, expert_exchange.NORMAL),
@@ -331,17 +191,13 @@ _SHIPPED: Mapping[str, Kernel] = {
             )
         ),
         *(
-            Kernel(
+            _shipped(
                 op,
                 elementwise.shape,
                 elementwise.bound,
                 elementwise.terms,
-                _always(elementwise.PARAMETERS),
-                Regimes(_product("bytes"), (1e6,), ("bytes<=1MB", "bytes>1MB")),
-                ("dtype", "rows", "columns"),
-                ("rows", "columns"),
-                ("rows", "columns"),
-                formatted=(),
+                elementwise.PARAMETERS,
+                schema="elementwise",
             )
             for op in elementwise.PASSES
         ),
@@ -365,9 +221,6 @@ def register(model: Kernel, *, replace: bool = False) -> Registration:
     if shipped is not None and model.parameters is not shipped.parameters:
         model = structs.replace(model, parameters=_both(shipped.parameters, model.parameters))
     return KERNELS.add(model.op, model, own, replace)
-
-
-_ByFormat = Callable[[str], tuple[Parameter, ...]]
 
 
 def _both(shipped: _ByFormat, own: _ByFormat) -> _ByFormat:

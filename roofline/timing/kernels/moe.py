@@ -18,8 +18,9 @@ columns of its output, on S multiprocessors:
 
 rounds(w) = (1 - q) max(1, w) + q ceil(w) with q = `wave_quantization`: a kernel of less than one wave takes one. p is
 `sharpness`; efficiencies are fractions of the datasheet's peak and bandwidth, `tile_bandwidth` is of one
-multiprocessor. `bytes` are those of an element of the weights, and T_S is 1 + `unaligned` times as long where I' is no
-multiple of 16. The peak of Marlin's experts (`MARLIN`) is that of its instructions, at most MMA S clock.
+multiprocessor. `bytes` are those of an element of the weights; `cold` is 1, but for benchmarks whose weights a cache
+holds. T_S is 1 + `unaligned` times as long where I' is no multiple of 16. The peak of Marlin's experts (`MARLIN`) is
+that of its instructions, at most MMA S clock.
 
 Permutation gathers the rows of each expert, applies the activation (I', with gates 2 I', read and I' written, in 16
 bits) and adds the experts' results, at 1 to 2 TB/s on A100 to B200 alike where the memory allows it: small kernels,
@@ -37,7 +38,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core import numeric as np
@@ -52,9 +52,9 @@ from roofline.timing.kernels.model import (
     Flags,
     Parameters,
     Row,
+    Shape,
     Term,
     Terms,
-    aligned,
     column,
     flags,
     one_flag,
@@ -148,7 +148,7 @@ class Loads(NamedTuple):
     reached: Array
 
 
-class Experts(Struct, frozen=True):
+class Experts(Shape, frozen=True):
     """The routed experts of a layer on one device; arrays of one shape, a kernel a row.
 
     `tokens` are those of the batch; `experts` are those of the layer, of `intermediate` columns each, divided over `ep`
@@ -218,30 +218,18 @@ def shape(row: Row) -> Experts:
     `tp`, `ep` are 1 by default, `touched` overrides the number of experts that uniform routing reaches; see `storage`
     for unmeasured formats.
     """
-    names = ("tokens", "hidden", "intermediate", "top_k", "experts")
-    sizes = [column(row, name) for name in names]
-    tokens, hidden, width, top_k, experts, gated, touched, tp, ep = aligned(
-        *sizes,
-        column(row, "gated", 1.0),
-        column(row, "touched", np.nan),
-        column(row, "tp", 1.0),
-        column(row, "ep", 1.0),
-    )
-    return Experts(
-        tokens,
-        hidden,
-        width,
-        top_k,
-        experts,
-        gated,
-        uniform(tokens * top_k / experts, touched / np.maximum(experts / ep, 1.0)),
-        text(row, "dtype"),
-        storage(row),
-        tokens,
+    tokens, top_k, experts = (column(row, name) for name in ("tokens", "top_k", "experts"))
+    local = np.maximum(experts / column(row, "ep", 1.0), 1.0)
+    return Experts.of(
+        {"gated": 1.0, **row},
+        loads=uniform(tokens * top_k / experts, column(row, "touched", np.nan) / local),
+        dtype=text(row, "dtype"),
+        form=storage(row),
+        arriving=tokens,
         tiles=column(row, "tiles", BEST),
         bare=flags(row, "bare"),
-        tp=tp if "tp" in row else None,
-        ep=ep if "ep" in row else None,
+        tp=column(row, "tp") if "tp" in row else None,
+        ep=column(row, "ep") if "ep" in row else None,
         among=column(row, "among", 1.0),
         slower=column(row, "slower", 1.0),
     )
@@ -258,13 +246,13 @@ def bound(experts: Experts, hardware: Hardware) -> Bound:
     """FLOPs at the peak, and the weights that must be read: of one token's experts at least, or of counted loads."""
     matrices, pairs = 2.0 + experts.gated, experts.tokens * experts.top_k * experts.local / experts.experts
     peak = hardware.matrix_peak(experts.form.arithmetic)
-    each = matrices * experts.hidden * experts.width
+    elements = matrices * experts.hidden * experts.width  # of one expert
     one_token = np.maximum(pairs / np.maximum(experts.tokens, 1.0), 1.0)
     reached = np.minimum(experts.local, one_token)
     if np.any(experts.counted):
         known = experts.loads.reached.mean(axis=0) * experts.local
         reached = np.where(experts.counted, np.maximum(reached, known), reached)
-    return Bound(2.0 * pairs * each / peak, reached * each * experts.form.bytes / hardware.memory_bandwidth)
+    return Bound(2.0 * pairs * elements / peak, reached * elements * experts.form.bytes / hardware.memory_bandwidth)
 
 
 def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms:
@@ -287,11 +275,11 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
     )
     if one_flag(experts.bare, "bare"):
         return Terms((launch,), multiplied, memory, parameters["sharpness"], experts.slower)
-    share = parameters["whole_batch"]
-    moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k * experts.among
-    apart, rounded = np.asarray(experts.tiles) == VECTORS, float(experts.form.arithmetic == "int8")
-    of_hidden = np.where(apart, GGML[0] + rounded * TO_INT8[0], 4.0)
-    of_width = np.where(apart, GGML[1] + rounded * TO_INT8[1], 2.0 * (2.0 + experts.gated))
+    share, of_batch = parameters["whole_batch"], experts.arriving * experts.top_k * experts.among
+    moved = (1.0 - share) * experts.pairs + share * of_batch  # P'
+    unfused, to_int8 = np.asarray(experts.tiles) == VECTORS, float(experts.form.arithmetic == "int8")
+    of_hidden = np.where(unfused, GGML[0] + to_int8 * TO_INT8[0], 4.0)
+    of_width = np.where(unfused, GGML[1] + to_int8 * TO_INT8[1], 2.0 * (2.0 + experts.gated))
     permutation = Term(
         "permutation",
         "P' (4 hidden + 2 (2 + gated) width) / min(permute_bandwidth, bandwidth)",
@@ -318,15 +306,16 @@ def _on_units(experts: Experts, hardware: Hardware, parameters: Parameters) -> A
     count, peak = units(hardware), hardware.matrix_peak(experts.form.arithmetic)
     if experts.dtype in MARLIN and hardware.vendor == "NVIDIA":
         peak = min(peak, MMA * unit_clocks(hardware))
-    high, wide, read = _tiles(experts)  # b_m, b_n, and the bytes of an element
-    tokens, reached = experts.loads
-    row_tiles = (reached * ceil_div(tokens, high[:, None])).mean(axis=1) * experts.local + experts.elsewhere / high
-    compute = 2.0 * high * wide * count / (parameters["compute_efficiency"] * peak)
-    each = np.maximum(compute, (high + wide) * read / parameters["tile_bandwidth"])  # of T_g, for one of its depth
+    b_m, b_n, read = _tiles(experts)  # (tiles, rows), and the bytes of an element
+    tokens, reached = experts.loads  # (groups, rows): the mean over groups times the experts is the sum over experts
+    row_tiles = (reached * ceil_div(tokens, b_m[:, None])).mean(axis=1) * experts.local + experts.elsewhere / b_m
+    multiply = 2.0 * b_m * b_n * count / (parameters["compute_efficiency"] * peak)
+    one_deep = np.maximum(multiply, (b_m + b_n) * read / parameters["tile_bandwidth"])  # a tile, for each of its depth
+    up, down = (experts.hidden, (1.0 + experts.gated) * experts.width), (experts.width, experts.hidden)
     total = np.zeros(np.shape(row_tiles))
-    for depth, columns in ((experts.hidden, (1.0 + experts.gated) * experts.width), (experts.width, experts.hidden)):
-        waves = row_tiles * ceil_div(columns, wide) / count
-        tile = each * depth + parameters["tile_prologue"]
+    for depth, columns in (up, down):
+        waves = row_tiles * ceil_div(columns, b_n) / count
+        tile = one_deep * depth + parameters["tile_prologue"]
         total = total + rounds(waves, parameters["wave_quantization"]) * tile
     unaligned = 1.0 + parameters["unaligned"] * (experts.width % 16 != 0)
     return np.asarray(np.min(total, axis=0) * unaligned)
@@ -347,11 +336,8 @@ def _tiles(experts: Experts) -> tuple[Array, Array, Array]:
     tokens = experts.tokens
     before, few, small = kind == BEFORE_0_17, tokens <= experts.local, tokens <= 64
     if experts.dtype.startswith("fp8_block"):
-        rows, columns, depth = (
-            np.where(before | np.logical_not(small), 64.0, 16.0),
-            np.full(np.shape(kind), 128.0),
-            np.asarray(128.0),
-        )
+        rows = np.where(before | np.logical_not(small), 64.0, 16.0)
+        columns, depth = np.full(np.shape(kind), 128.0), np.asarray(128.0)
     else:
         since = np.array((16.0, 32.0, 64.0, 128.0))[np.searchsorted((32, 96, 512), tokens)]
         rows = np.where(before, np.where(few, 16.0, 64.0), since)

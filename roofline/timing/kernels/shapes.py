@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.graph.op import Kind, Op
+from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import Collective, bus_factor
 from roofline.graph.size import Dim, Size, as_size, product, total
 from roofline.graph.tensor import Role, Tensor
@@ -46,6 +46,9 @@ DECODE_QUERIES = 8
 """Query tokens of a sequence up to which split-KV decode kernels run (several when drafts are verified)."""
 
 
+NO_TEXTS: Mapping[str, str | float] = MappingProxyType({})
+
+
 class KernelShape(Struct, frozen=True, eq=False):
     """A kernel in the measurement schema: its op, text columns, and symbolic numeric columns; equal to itself only.
 
@@ -53,8 +56,13 @@ class KernelShape(Struct, frozen=True, eq=False):
     """
 
     op: str
-    texts: Mapping[str, str | float] = field(default_factory=lambda: MappingProxyType({}))
-    sizes: Mapping[str, Size] = field(default_factory=lambda: MappingProxyType({}))
+    texts: Mapping[str, str | float]
+    sizes: Mapping[str, Size]
+
+    @classmethod
+    def of(cls, op: str, texts: Mapping[str, str | float] = NO_TEXTS, **sizes: Dim | float) -> KernelShape:
+        """A kernel with these sizes, numbers or symbolic."""
+        return cls(op, texts, {name: as_size(size) for name, size in sizes.items()})
 
     @property
     def by_token(self) -> bool:
@@ -85,7 +93,7 @@ def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape |
     if all(op.kind in PASSES for op in parts):
         kind = Kind.NORM if any(op.kind is Kind.NORM for op in parts) else parts[-1].kind
         moved = total(tensor.elements for op in parts for tensor in op.tensors)
-        return KernelShape(PASSES[kind], {}, {"bytes": total(op.bytes for op in parts), "elements": moved})
+        return KernelShape.of(PASSES[kind], bytes=total(op.bytes for op in parts), elements=moved)
     return None
 
 
@@ -140,7 +148,7 @@ def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
     if windows not in parts[0].reads:  # a convolution
         texts["input_share"] = _per_element(source) / _per_element(windows)
     rows = product(tuple(dim for dim in windows.shape if isinstance(dim, Size)))  # that vary with the workload
-    return KernelShape("gemm", texts, {"m": rows, "n": columns, "k": depth})
+    return KernelShape.of("gemm", texts, m=rows, n=columns, k=depth)
 
 
 def _per_element(tensor: Tensor) -> float:
@@ -194,15 +202,8 @@ def _attention(op: Op) -> KernelShape | None:
     if op.mask.chunk is not None:  # each chunk is a sequence of its own
         batch, queries, window = product((batch, op.mask.pieces)), op.mask.piece_queries, 0
         seen = op.mask.piece_keys
-    sizes: Mapping[str, Dim] = {
-        "batch": batch,
-        "q_len": queries,
-        "kv_len": seen,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "window": window,
-    }
-    return KernelShape("attention", texts, {name: as_size(size) for name, size in sizes.items()} | {"head_dim": dim})
+    sizes = {"batch": batch, "q_len": queries, "kv_len": seen, "heads": heads, "kv_heads": kv_heads, "window": window}
+    return KernelShape.of("attention", texts, **sizes, head_dim=dim)
 
 
 def _mla(op: Op) -> KernelShape | None:
@@ -214,10 +215,9 @@ def _mla(op: Op) -> KernelShape | None:
         return _sparse(op)
     batch, queries, heads, width = query.shape
     latent = as_size(op.writes[0].shape[-1])
-    sizes: Mapping[str, Dim] = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
-    numbers = {name: as_size(size) for name, size in sizes.items()} | {"latent": latent}
-    numbers["rope"] = as_size(width) + -1 * latent
-    return KernelShape("mla_decode", _cached(query, latents), numbers)
+    sizes = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
+    rope = as_size(width) + -1 * latent
+    return KernelShape.of("mla_decode", _cached(query, latents), **sizes, latent=latent, rope=rope)
 
 
 def _cached(query: Tensor, cache: Tensor) -> dict[str, str | float]:
@@ -236,19 +236,12 @@ def _experts(gemms: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
         return None
     batch, queries, top_k, hidden = rows.shape
     touched, width, _ = weight.shape
-    sizes: Mapping[str, Dim] = {
-        "tokens": product((batch, queries)),
-        "hidden": hidden,
-        "intermediate": width,
-        "top_k": top_k,
-        "experts": last.operands[1].stored_shape[0],
-        "touched": touched,
-        "gated": len(gemms) - 2,
-    }
     texts = {**dtype_of(arithmetic, weight.format), "routing": "uniform"}
     if texts["dtype"] == "int4_wo" and weight.format.arithmetic == "int8":
         texts["dtype"] = "int8_wo"
-    return KernelShape("moe", texts, {name: as_size(size) for name, size in sizes.items()})
+    sizes = {"tokens": product((batch, queries)), "hidden": hidden, "intermediate": width, "top_k": top_k}
+    experts = last.operands[1].stored_shape[0]
+    return KernelShape.of("moe", texts, **sizes, experts=experts, touched=touched, gated=len(gemms) - 2)
 
 
 def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
@@ -261,9 +254,8 @@ def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
     key_dim = state.shape[2]
     assert isinstance(key_dim, int)
     key_heads = (as_size(width) + -1 * product((heads, values))) / (2 * key_dim)
-    sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "value_dim": values}
-    sizes |= {"key_dim": key_dim, "key_heads": key_heads}
-    return KernelShape(op.kind.value, {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
+    sizes = {"batch": batch, "q_len": queries, "heads": heads, "value_dim": values, "key_dim": key_dim}
+    return KernelShape.of(op.kind.value, {"dtype": arithmetic}, **sizes, key_heads=key_heads)
 
 
 def _state(op: Op) -> Tensor:
@@ -278,9 +270,8 @@ def _mamba2(op: Op, arithmetic: str | None) -> KernelShape | None:
     _, heads, head_dim, state = _state(op).shape
     *_, width = op.reads[0].shape  # channels, and B and C of all groups
     groups = (as_size(width) + -1 * as_size(inner)) / (2.0 * _whole(state))
-    sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "head_dim": head_dim, "state": state}
-    sizes |= {"groups": groups, "chunk": CHUNK}
-    return KernelShape("mamba2", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
+    sizes = {"batch": batch, "q_len": queries, "heads": heads, "head_dim": head_dim, "state": state}
+    return KernelShape.of("mamba2", {"dtype": arithmetic}, **sizes, groups=groups, chunk=CHUNK)
 
 
 CHUNK = 128
@@ -295,9 +286,8 @@ def _whole(dim: Dim) -> int:
 def _convolution(op: Op, _: str | None) -> KernelShape:
     """A causal convolution, whose state is the tokens before; Kimi's queries, keys and values have one each."""
     batch, queries, channels = op.writes[0].shape
-    sizes = {"batch": batch, "q_len": queries, "channels": channels, "taps": _whole(_state(op).shape[-1]) + 1}
-    variant = SEPARATE if op.name.startswith("qkv") else "any"
-    return KernelShape("convolution", {"variant": variant}, {name: as_size(size) for name, size in sizes.items()})
+    variant, taps = SEPARATE if op.name.startswith("qkv") else "any", _whole(_state(op).shape[-1]) + 1
+    return KernelShape.of("convolution", {"variant": variant}, batch=batch, q_len=queries, channels=channels, taps=taps)
 
 
 def _hyper_connection(op: Op, _: str | None) -> KernelShape | None:
@@ -307,9 +297,8 @@ def _hyper_connection(op: Op, _: str | None) -> KernelShape | None:
         return None
     stream = op.reads[0] if variant == PRE else op.writes[0]
     hidden = op.writes[0].width if variant == PRE else op.reads[1].width
-    sizes: dict[str, Dim] = {"tokens": product(stream.shape[:-1]), "hidden": hidden}
-    sizes["streams"] = int(stream.width) // int(hidden)
-    return KernelShape("hyper_connection", {"variant": variant}, {name: as_size(size) for name, size in sizes.items()})
+    tokens, streams = product(stream.shape[:-1]), stream.width // hidden
+    return KernelShape.of("hyper_connection", {"variant": variant}, tokens=tokens, hidden=hidden, streams=streams)
 
 
 def _sparse(attention: Op, index: Op | None = None) -> KernelShape | None:
@@ -336,14 +325,13 @@ def _sparse(attention: Op, index: Op | None = None) -> KernelShape | None:
         sizes["scored"] = product((batch, index.mask.pairs))
         sizes["index_flops"] = 2 * _whole(asked.shape[2]) * _whole(asked.shape[3])
         sizes["index_key"] = known.width * known.format.bytes
-    return KernelShape("sparse_attention", texts, {name: as_size(size) for name, size in sizes.items()})
+    return KernelShape.of("sparse_attention", texts, **sizes)
 
 
 def _top_k(op: Op, _: str | None) -> KernelShape:
     """The top-k selection among every token's visible scores, one FLOP each."""
     *rows, picked = op.writes[0].shape
-    sizes: dict[str, Dim] = {"batch": product(tuple(rows)), "q_len": 1, "pairs": op.vector_flops, "top_k": picked}
-    return KernelShape("top_k", {}, {name: as_size(size) for name, size in sizes.items()})
+    return KernelShape.of("top_k", batch=product(tuple(rows)), q_len=1, pairs=op.vector_flops, top_k=picked)
 
 
 OF_THEIR_OWN: Mapping[Kind, Callable[[Op, str | None], KernelShape | None]] = {
@@ -362,8 +350,12 @@ def _collective(op: Op) -> KernelShape:
     assert link is not None
     assert link.collective is not None
     message = link.bytes / bus_factor(link.collective, link.ranks)
-    sizes = {"bytes": message, "ranks": as_size(link.ranks)}
-    texts: dict[str, str | float] = {"collective": COLLECTIVES[link.collective], "dtype": "any"}
+    return collective_shape(link, COLLECTIVES[link.collective], message)
+
+
+def collective_shape(link: Link, name: str, message: Size) -> KernelShape:
+    """A collective of a message among the ranks of a link."""
+    texts: dict[str, str | float] = {"collective": name, "dtype": "any"}
     if link.reach != link.ranks:
         texts["reach"] = float(link.reach)
-    return KernelShape("collective", texts, sizes)
+    return KernelShape.of("collective", texts, bytes=message, ranks=link.ranks)

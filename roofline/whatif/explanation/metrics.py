@@ -21,7 +21,6 @@ from roofline.scenario.memory import memory_reserve, sampler_bytes
 from roofline.scenario.passes import Pass, overlaps
 from roofline.scenario.phase import Phase
 from roofline.timing.intervals import Reading
-from roofline.timing.launches import Kernel
 from roofline.timing.passes import OVERLAPPED, Detail, Timing
 from roofline.whatif.explanation.lines import Line, Margin, line, shown, total
 
@@ -54,7 +53,8 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         detail = times.detail(run.step)
         label = f"{run.label} " if run.label else ""
         counted = [(entry.count, float(detail.mid[row, point])) for row, entry in enumerate(times.kernels)]
-        names = " + ".join(f"{shown(entry.count)} {_joined(times, entry)}" for entry in times.kernels)
+        ops = ["/".join(times.placement.ops[part][0].name for part in entry.parts) for entry in times.kernels]
+        names = " + ".join(f"{shown(entry.count)} {each}" for entry, each in zip(times.kernels, ops, strict=True))
         kernels = line(
             f"{label}kernels{name}",
             f"sum over kernels of count x time: {names}",
@@ -62,7 +62,9 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         )
         lines.append(kernels)
         if run.placement.all_to_alls.size:
-            kernels = _overlap_line(times, counted, kernels, f"{label}kernels with {_overlap(run)}{name}")
+            batches = times.placement.network.ping_pong
+            way = f"{batches} micro-batches" if batches else "two-batch overlap"
+            kernels = _overlap_line(times, counted, kernels, f"{label}kernels with {way}{name}")
             lines.append(kernels)
         elif float(times.hidden(detail, run.step, phase.name)[point]):
             kernels = _shared_experts_line(times, detail, point, kernels, f"{label}kernels with shared experts{name}")
@@ -104,11 +106,6 @@ def _pass_terms(phase: Phase, run: Pass, kernels: float, number: float) -> tuple
     return formula, device
 
 
-def _overlap(run: Pass) -> str:
-    batches = run.placement.network.ping_pong
-    return f"{batches} micro-batches" if batches else "two-batch overlap"
-
-
 def _overlap_line(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
     """The kernels less what two-batch overlap saves of the shorter of all-to-alls and all else."""
 
@@ -136,10 +133,6 @@ def _shared_experts_line(times: Timing, detail: Detail, point: int, kernels: Lin
         hidden.append(f"({one} + {other} - max({one}, {other}, {least}))")
     formula = "kernels - (shared + routed - max(shared, routed, bounds of both)) of each kind of layer"
     return line(label, formula, " - ".join([shown(kernels.value), *hidden]))
-
-
-def _joined(times: Timing, entry: Kernel) -> str:
-    return "/".join(times.placement.ops[part][0].name for part in entry.parts)
 
 
 def _tpot(analysis: Analysis) -> Found:
@@ -185,10 +178,6 @@ def _rate(analysis: Analysis) -> Found:
     if scenario.settings.useful != 1:
         tokens += f" * {shown(scenario.settings.useful)}"
     return _over_total(analysis, "batch x generated / total", tokens, "tokens/s")
-
-
-def _sequences(analysis: Analysis) -> Found:
-    return _over_total(analysis, "batch / total", shown(analysis.scenario.batch), "sequences/s")
 
 
 def _over_total(analysis: Analysis, formula: str, count: str, unit: str) -> Found:
@@ -299,9 +288,11 @@ def _cost(analysis: Analysis) -> Found:
         if price is None:
             raise cost.explain_missing(pool)
     hourly = f"{analysis.parallel.devices} * ({total(price for price in prices if price is not None)})"
+    dates = dict.fromkeys(f"{pool.name}, {pool.price.date}" for pool in pools if pool.price is not None)
+    source = ", ".join(dates) if analysis.scenario.price is None else "as given"
     for reading, title in _readings(analysis):
         time = shown(energy.times(analysis, reading).total)
-        formula = f"devices x USD/h ({_price_source(analysis)}) / 3600 x total / generated tokens x 1000000"
+        formula = f"devices x USD/h ({source}) / 3600 x total / generated tokens x 1000000"
         text = f"{hourly} / 3600 * {time} / ({_tokens(analysis)}) * 1000000"
         found.append(line(f"cost {title}", formula, text, "USD"))
     return found, None, "USD"
@@ -320,13 +311,6 @@ def _carbon(analysis: Analysis) -> Found:
         text = f"{shown(joules)} / ({_tokens(analysis)}) * 1000000 / {energy.KWH:.0f} * {scenario.carbon:g}"
         found.append(line(f"carbon {title}", formula, text, "g"))
     return found, None, "g"
-
-
-def _price_source(analysis: Analysis) -> str:
-    if analysis.scenario.price is not None:
-        return "as given"
-    priced = (pool for pool in cost.billed_pools(analysis) if pool.price is not None)
-    return ", ".join(dict.fromkeys(f"{pool.name}, {pool.price.date}" for pool in priced if pool.price is not None))
 
 
 def _readings(analysis: Analysis) -> tuple[tuple[Reading, str], ...]:
@@ -365,7 +349,7 @@ METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
     "tpot": _tpot,
     "total": _total,
     "tokens_per_s": _rate,
-    "sequences_per_s": _sequences,
+    "sequences_per_s": lambda found: _over_total(found, "batch / total", shown(found.scenario.batch), "sequences/s"),
     "memory": _memory,
     "energy": _energy,
     "cost": _cost,

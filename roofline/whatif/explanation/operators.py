@@ -10,19 +10,17 @@ from msgspec import Struct
 
 from roofline.bound.roof import TIMES, Row
 from roofline.core.errors import UnknownNameError
-from roofline.graph.op import Link
-from roofline.graph.parallel import Nodes, over_link, ring_members
+from roofline.graph.parallel import over_link, ring_members
 from roofline.graph.size import Size
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.passes import Pass
 from roofline.scenario.phase import OpFigures, Phase
-from roofline.specs.hardware import Interconnect
 from roofline.specs.power import stretched
 from roofline.timing.constants import LAUNCH
 from roofline.timing.corrections import COMPUTE_SHARE, LINK_SHARE, MEMORY_SHARE
 from roofline.timing.kernels import at_clock, kernel, shape_of
 from roofline.timing.kernels.common import unit_clocks
-from roofline.timing.kernels.model import Term, Terms
+from roofline.timing.kernels.model import Terms
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import Timing
 from roofline.whatif.explanation.lines import Line, Margin, last, line, plain, shown, total
@@ -148,11 +146,6 @@ def _roofs(op: OpFigures, run: Pass, index: int) -> list[Line]:
     return [*lines, bound, line("all at the bound", "instances in a pass x time", whole)]
 
 
-def _link_name(nodes: Nodes, sent: Link, link: Interconnect) -> str:
-    members = ring_members(nodes, sent.collective, sent.reach, sent.ranks)
-    return f"rings over nodes of {members}, one port of {link.kind} per device" if members else link.kind
-
-
 def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
     """The line of the link roof: bytes sent to other devices, and offloaded operands streamed from the host."""
     placement, sent = run.placement, op.op.link
@@ -163,7 +156,9 @@ def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
         moved = shown(plain(sent.bytes.evaluate(op.extents)) * found.share)
         terms.append(f"{moved} / {shown(found.bandwidth)} + {shown(found.latency)}")
         by = f", whose switch reduces ({link.reduction})" if found.share < 1 else ""
-        formulas.append(f"bytes sent / bandwidth of {_link_name(nodes, sent, link)}{by} + latencies")
+        members = ring_members(nodes, sent.collective, sent.reach, sent.ranks)
+        over = f"rings over nodes of {members}, one port of {link.kind} per device" if members else link.kind
+        formulas.append(f"bytes sent / bandwidth of {over}{by} + latencies")
         own = line("", "", terms[0]).value
     streamed = seconds - own
     if streamed > 1e-9 * seconds:
@@ -183,8 +178,7 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
         several = f"{shown(times.unfused[row])} * {last(lines)}"
         lines.append(line("kernels of an operator", "time relative to one kernel x t", several))
     floor = sum(bounds)
-    formula = lines[-1].value if lines else 0.0
-    compared = f"max({shown(formula)}, {shown(floor)})"
+    compared = f"max({last(lines)}, {shown(floor)})"
     lines.append(line("kernel, at least its bound", "max(t, bound of its operators)", compared))
     if row in times.corrections.upcasting:
         vector = sum(_row(run, part, Row.VECTOR_TIME) for part in entry.parts)
@@ -193,7 +187,9 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
     if row in times.corrections.scaling:
         lines.append(_scaled(times, run, entry, lines[-1].value))
     if row in times.corrections.unpacking:
-        lines.append(_unpacked(times, run, entry, lines[-1].value))
+        formula = "(t^2 + (weights x instructions / (units lanes clock))^2)^(1/2)"
+        text = f"({last(lines)}**2 + {shown(_unpacking(times, run, entry))}**2)**0.5"
+        lines.append(line("kernel with unpacked weights", formula, text))
     if (limited := times.corrections.limited) is not None and entry.matches:
         work, read = (
             sum(_row(run, part, which) for part in entry.parts) for which in (Row.MATRIX_TIME, Row.MEMORY_TIME)
@@ -223,7 +219,11 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
 
 def _terms(terms: Terms) -> list[Line]:
     """The lines of a kernel's terms, of those that overlap together, and of their sum."""
-    lines = [_term(term) for term in terms]
+    lines = []
+    for term in terms:  # its work over its rate, or its seconds
+        amount, rate = plain(term.amount), plain(term.rate)
+        text = shown(amount) if rate == 1 else f"{shown(amount)} / {shown(rate)}"
+        lines.append(line(f"kernel: {term.name}", term.formula, text))
     parts = [(term.name, plain(term.seconds)) for term in terms.serial]
     if terms.units is not None and terms.memory is not None:
         one, other = terms.units, terms.memory
@@ -245,14 +245,6 @@ def _terms(terms: Terms) -> list[Line]:
     ]
 
 
-def _term(term: Term) -> Line:
-    """The line of a term: its work over its rate, or its seconds."""
-    amount, rate = plain(term.amount), plain(term.rate)
-    return line(
-        f"kernel: {term.name}", term.formula, shown(amount) if rate == 1 else f"{shown(amount)} / {shown(rate)}"
-    )
-
-
 def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
     """The line of an integer GEMM with block scales."""
     placement, hardware = run.placement, run.placement.hardware
@@ -265,16 +257,6 @@ def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
     formula = "(t^2 + (multiply-adds x scales x integer_blocks / (1024 units clock))^2)^(1/2)"
     text = f"({shown(kernel)}**2 + ({shown(multiplies)} * {cycles} / (1024 * {rate}))**2)**0.5"
     return line("kernel with block scales", formula, text)
-
-
-def _unpacked(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
-    """The line of a kernel that unpacks weights by integer instructions."""
-    formula = "(t^2 + (weights x instructions / (units lanes clock))^2)^(1/2)"
-    return line(
-        "kernel with unpacked weights",
-        formula,
-        f"({shown(kernel)}**2 + {shown(_unpacking(times, run, entry))}**2)**0.5",
-    )
 
 
 def _unpacking(times: Timing, run: Pass, entry: Kernel) -> float:

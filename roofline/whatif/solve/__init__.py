@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from roofline.whatif.solve.breakeven import break_even
     from roofline.whatif.solve.counts import max_batch, max_context, max_draft, min_gpus
-    from roofline.whatif.solve.crossovers import Change, Crossover, Crossovers, crossover
-    from roofline.whatif.solve.device import min_bandwidth, min_memory, min_peak
-    from roofline.whatif.solve.formats import max_bits, min_bits
+    from roofline.whatif.solve.crossovers import Change, Crossover, Crossovers, break_even, crossover
+    from roofline.whatif.solve.device import max_bits, min_bandwidth, min_bits, min_memory, min_peak
     from roofline.whatif.solve.load import LoadAnswer, max_concurrency, max_rate
     from roofline.whatif.solve.sessions import SessionsAnswer, max_sessions
     from roofline.whatif.solve.targets import Answer, Check, Figures, TargetOptions, Targets, Verdict

@@ -46,7 +46,9 @@ class Targets(Struct, frozen=True):
         check_reading(self.at)
         for name in TIMES:
             force_setattr(self, name, read_time(name, getattr(self, name)))
-        force_setattr(self, "tokens_per_second", read_number("tokens_per_s", self.tokens_per_second))
+        force_setattr(self, "tokens_per_second", read_value("tokens_per_s", Kind.NUMBER, self.tokens_per_second))
+        if self.tokens_per_second is not None and not self.tokens_per_second > 0:
+            raise RooflineError(f"tokens_per_s must be above 0, got {self.tokens_per_second:g}")
         force_setattr(self, "fits", read_value("fits", Kind.SWITCH, self.fits))
 
     @property
@@ -84,17 +86,9 @@ def read_time(name: str, value: float | str | None) -> float | None:
     return found
 
 
-def read_number(name: str, value: float | str | None) -> float | None:
-    """A number above 0. Raises RooflineError."""
-    found: float | None = read_value(name, Kind.NUMBER, value)
-    if found is not None and not found > 0:
-        raise RooflineError(f"{name} must be above 0, got {found:g}")
-    return found
-
-
-def read_value(name: str, kind: Kind, value: object, low: float = -math.inf) -> Any:
+def read_value(name: str, kind: Kind, value: object) -> Any:
     """A value of a kind of options, as from the command line or from Python. Raises RooflineError."""
-    return Option("", kind, "", name=name, low=low).read(value)
+    return Option("", kind, "", name=name, low=-math.inf).read(value)
 
 
 def check_reading(at: object, known: Iterable[str] = READINGS) -> None:
@@ -195,7 +189,11 @@ def figures(analysis: Analysis, at: Reading) -> Figures:
 
 def ratios(analysis: Analysis, targets: Targets) -> Mapping[str, Any]:
     """Figure over limit of each target (limit over figure for a rate): at most 1 is met. Arrays for a grid."""
-    _check_task(analysis, targets)
+    if targets.tpot is not None or targets.tokens_per_second is not None:
+        if analysis.decode is None:
+            raise RooflineError(f"{analysis.scenario.model.name} only encodes: it has no TPOT and no tokens/s")
+        if targets.tpot is not None and np.any(np.asarray(analysis.scenario.generate) < 2):
+            raise RooflineError("a TPOT needs at least two generated tokens", options=["generate"])
     used: dict[str, Any] = {}
     if targets.fits:
         used["memory"] = analysis.memory.total / analysis.memory.budget
@@ -205,15 +203,6 @@ def ratios(analysis: Analysis, targets: Targets) -> Mapping[str, Any]:
             limit, value = getattr(targets, name), getattr(found, name)
             used[name] = limit / value if name == "tokens_per_second" else value / limit
     return used
-
-
-def _check_task(analysis: Analysis, targets: Targets) -> None:
-    if targets.tpot is None and targets.tokens_per_second is None:
-        return
-    if analysis.decode is None:
-        raise RooflineError(f"{analysis.scenario.model.name} only encodes: it has no TPOT and no tokens/s")
-    if targets.tpot is not None and np.any(np.asarray(analysis.scenario.generate) < 2):
-        raise RooflineError("a TPOT needs at least two generated tokens", options=["generate"])
 
 
 def used(scenario: Scenario, targets: Targets) -> Any:

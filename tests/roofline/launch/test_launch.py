@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from roofline import analyze
+from roofline import Scenario, analyze, serve
 from roofline.core.errors import RooflineError
 from roofline.launch import launch, launch_command
 from roofline.scenario.options import OPTIONS
-from roofline.techniques import Scenario
 from tests.cases import BESIDE, sampled
 from tests.cli.test_cli import Run
 
@@ -345,11 +344,20 @@ def test_what_is_launched_is_read_back_as_the_same_scenario(run: Run) -> None:
     """The options of a launch, given to `roofline serve`, make the prediction of the launch."""
     scenario = BASE.with_(tp=2, kv="fp8", max_model_len=4096, enable_expert_parallel=True, enforce_eager=True)
     options = shlex.split(launch_command(scenario))[3:]
-    common = ("--hw", "h200-sxm", "--prompt", "512", "--generate", "64", "--concurrency", "4", "--rounds", "10")
+    common = ("--hw", "h200-sxm", "--prompt", "512", "--generate", "fixed:64", "--concurrency", "4", "--rounds", "10")
     status, out, err = run("serve", "qwen3-30b-a3b", *common, *options, "--format", "json")
     assert status == 0, err
     found = launch(scenario, concurrency=4).forecast.metrics["tpot_mean"].mid / 1e3
     assert json.loads(out)["points"][0]["tpot_s"]["mean"]["mid"] == pytest.approx(found, rel=1e-6)
+
+
+def test_a_benchmark_sends_one_length_and_users_do_not() -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", prompt=2000, generate=300)
+    found = launch(scenario, concurrency=64).forecast
+    (sent,) = serve(scenario.with_(generate="fixed:300"), concurrency=64, rounds=10).outcomes
+    (users,) = serve(scenario, concurrency=64).outcomes
+    assert found.metrics["ttft_mean"].mid == pytest.approx(1e3 * sent.ttft.mean.mid)
+    assert found.steady == pytest.approx(1e3 * users.ttft.mean.mid)
 
 
 def test_ollama_is_told_the_slots_that_are_predicted() -> None:
@@ -439,10 +447,14 @@ def test_tiers_that_a_server_is_not_told_are_refused(options: dict[str, object],
 
 
 def test_sglang_is_told_the_requests_of_all_ranks_and_those_that_run_with_drafts() -> None:
-    """It divides them by the ranks of attention, and runs 48 with drafts unless it is told more."""
-    options = {"tp": 1, "dp": 8, "ep": 8, "engine": "sglang"}
-    told = launch(Scenario("deepseek-v3", "h200-sxm", max_num_seqs=64, **options)).command
-    assert "--max-running-requests 512" in told
+    """It divides them, as a step's tokens, by the ranks of attention; with drafts it runs 48 unless told more."""
+    scenario = Scenario("deepseek-v3", "h200-sxm", tp=1, dp=8, ep=8, engine="sglang")
+    limited = scenario.with_(max_num_seqs=64)
+    assert serve(limited, concurrency=1).replica.scheduler.sequences == 8
+    assert "--max-running-requests 64" in launch(limited).command
+    budget = serve(scenario, concurrency=1).replica.scheduler.tokens
+    assert f"--chunked-prefill-size {8 * budget}" in launch_command(scenario)
+    assert serve(scenario.with_(max_num_batched_tokens=8 * 512), concurrency=1).replica.scheduler.tokens == 512
     drafting = Scenario("llama-3.1-8b", "h100-sxm", engine="sglang", techniques="eagle-3")
     assert "--max-running-requests" not in launch(drafting, concurrency=32).command
     assert "--max-running-requests 128" in launch(drafting, concurrency=128).command

@@ -118,11 +118,11 @@ def test_model_without_kv_cache_has_no_capacity() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"utilization": 0.0}, "'memory.utilization': expected a number > 0"),
-        ({"utilization": 1.5}, "expected a number <= 1.0, got '1.5'"),
-        ({"block": 0}, "'memory.block': expected a whole number >= 1"),
+        ({"utilization": 0.0}, "'memory.utilization' must be a number > 0"),
+        ({"utilization": 1.5}, "must be a number <= 1.0, got '1.5'"),
+        ({"block": 0}, "'memory.block' must be a whole number >= 1"),
         ({"tokens": 0}, "'memory.tokens'"),
-        ({"of": "host"}, "'memory.of': must be 'device', 'free' or 'start', got 'host'"),
+        ({"of": "host"}, "'memory.of' must be 'device', 'free' or 'start', got 'host'"),
     ],
 )
 def test_invalid_reserve(settings: dict[str, float], message: str) -> None:

@@ -10,7 +10,7 @@ from roofline.scenario.lengths import longer, parse_lengths
 
 def test_lengths_have_their_closed_forms() -> None:
     assert parse_lengths(2000).mean == parse_lengths("2_000").biased == 2000
-    assert parse_lengths("2k").mean == 2000
+    assert parse_lengths("2k").mean == parse_lengths("fixed:2k").mean == 2000
     assert parse_lengths("uniform:1k:3K").mean == (1000 + 3072) / 2  # k is decimal, K binary
     uniform = parse_lengths("uniform:100:400")
     assert (uniform.mean, uniform.quantile(0.5)) == (250, 250)
@@ -43,6 +43,7 @@ def test_a_histogram_counts(tmp_path) -> None:
         ("lognormal:mean=512,p95=2048", "at most 3.87 times the mean"),
         ("lognormal:mean=512,p20=600", "'p20' is not mean, median or a percentile"),
         ("uniform:9", "uniform:LOW:HIGH"),
+        ("fixed:many", "fixed:TOKENS"),
         ("normal:mean=3", "unknown distribution 'normal'"),
         ("many", "is a number of tokens"),
         ("nan", "must be 1 to"),

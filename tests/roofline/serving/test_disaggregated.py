@@ -13,8 +13,7 @@ from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.parallel import Parallelism
 from roofline.serving import Load, Trace, serve
 from roofline.serving.disaggregated import simulate_tandem, steady_tandem
-from roofline.serving.encoders import seconds_of
-from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
+from roofline.serving.pools import Pools, Tandem, parse_pools, seconds_of, tandem_of
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
 from roofline.techniques import apply_techniques
 from tests.cases import sampled

@@ -11,9 +11,8 @@ import pytest
 
 from roofline import Scenario
 from roofline.core.errors import RooflineError
-from roofline.serving import session_fleet
-from roofline.serving.fleet import STEP, Scaling, run_fleet
-from roofline.serving.session_fleet import MET, Holding, holding, run_sessions
+from roofline.serving import fleet
+from roofline.serving.fleet import MET, STEP, Holding, Scaling, holding, run_fleet, run_sessions
 from roofline.serving.sessions.deployed import deployed_of
 from roofline.serving.sessions.served import SessionCurve
 from roofline.serving.sessions.theory import Theory
@@ -80,7 +79,7 @@ def test_replicas_share_the_stores_of_connectors() -> None:
     def moving(tiers: str) -> float:
         asked = {"tiers": tiers, "turns": 6, "first": "30k", "new": "1k", "gap": "5s"}
         deployed = deployed_of(SCENARIO.with_(engine="sglang"), None, asked)
-        return session_fleet._moving(deployed, Theory(deployed), 10)
+        return fleet._moving(deployed, Theory(deployed), 10)
 
     own, local, remote = (
         moving(f"dram=100GB{store}") for store in ("", ",nixl=10TB:bandwidth=20GB/s", ",mooncake=10TB")
@@ -92,7 +91,7 @@ def test_replicas_share_the_stores_of_connectors() -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steady states at two numbers of sessions: each is a simulation."""
-    monkeypatch.setattr(session_fleet, "PARTS", (0.1, 2.0))
+    monkeypatch.setattr(fleet, "SESSION_PARTS", (0.1, 2.0))
 
 
 @pytest.mark.slow

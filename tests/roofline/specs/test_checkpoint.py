@@ -312,7 +312,7 @@ def test_lists_of_unquantized_modules(modules: list[str], parts: list[str]) -> N
         ({"quant_method": "aqlm"}, "the method 'aqlm'"),
         ({"bits": 4}, "'quant_method' is missing"),
         ({"quant_method": "awq"}, "'bits' is missing"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": "x"}, "'group_size' must be an integer"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": "x"}, "'group_size' must be a whole number"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "the algorithm 'MIXED_PRECISION'"),
         (ignoring("re:(a+)+$" * 5), "is not read"),
         ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp6"}}}, "type 'fp6'"),
@@ -544,7 +544,7 @@ def test_mixed_precision_that_is_not_read(modules: dict[str, str]) -> None:
     [
         ({"up_prj": "fp8"}, "did you mean 'up_proj'"),
         ({"up_proj": "fp9"}, "'formats.up_proj': .*'fp9'"),
-        ({"up_proj": {"fp8": 0}}, "'formats': expected a number > 0"),
+        ({"up_proj": {"fp8": 0}}, "'formats' must be a number > 0"),
         ({"up_proj": {}}, "'formats.up_proj' is empty"),
     ],
 )

@@ -25,7 +25,7 @@ def test_the_class_counts_before_the_alternative_and_a_spelling_before_the_class
     assert value("a | 7", {}, a=5) == 5
     assert value("a / b | 7", {"b": 3}, a=5) == 3
     assert value("a | auto | 2 * b", {"a": "auto", "b": 4}) == 8
-    with pytest.raises(SpecError, match="'a' must be an integer, got 'auto'"):
+    with pytest.raises(SpecError, match="'a' must be a whole number, got 'auto'"):
         value("a | 2 * b", {"a": "auto", "b": 4})
 
 

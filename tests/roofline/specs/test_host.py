@@ -84,9 +84,9 @@ def test_a_host_from_a_file_and_from_the_search_path(tmp_path: Path, monkeypatch
     [
         ({"all_reduce": FRACTIONS}, "'name' is missing"),
         ({"name": "x", "all_reduce": {**FRACTIONS, "3": 0.5}}, "unknown key '3' in 'all_reduce'"),
-        ({"name": "x", "all_reduce": {**FRACTIONS, "8": 24.7}}, "'all_reduce.8': expected a number <= 1"),
-        ({"name": "x", "all_reduce": FRACTIONS, "spread": [1.1, 1.2]}, "'spread.0': expected a number <= 1"),
-        ({"name": "x", "all_reduce": FRACTIONS, "sources": "me"}, "'sources': expected a list"),
+        ({"name": "x", "all_reduce": {**FRACTIONS, "8": 24.7}}, "'all_reduce.8' must be a number <= 1"),
+        ({"name": "x", "all_reduce": FRACTIONS, "spread": [1.1, 1.2]}, "'spread.0' must be a number <= 1"),
+        ({"name": "x", "all_reduce": FRACTIONS, "sources": "me"}, "'sources' must be a list"),
         ({"name": "x", "reduce": FRACTIONS}, "unknown key 'reduce'"),
     ],
 )

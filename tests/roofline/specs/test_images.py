@@ -30,10 +30,20 @@ def of(model: str, size: str | None = None, images: int = 1) -> Scenario:
         ("mistral-small-3.2-24b", "1540x1540", 55 * 55),  # 28 x 28 pixels a token
         ("mistral-small-3.2-24b", "3080x1540", 55 * 28),  # sides of at most 1540 pixels, rounded up
         ("mistral-small-3.2-24b", "29x10", 2 * 1),
+        ("kimi-k2.5", "1024x768", 37 * 28),  # padded to 1036 x 784
+        ("kimi-k2.5", "100x30", 4 * 2),  # never enlarged
+        ("kimi-k2.5", "4000x3000", 75 * 56),  # 2,078 x 1,558 pixels have 16,384 patches
+        ("kimi-k3", "4000x3000", 143 * 108),
+        ("gemma-4-31b", "1024x768", 19 * 14),
+        ("gemma-4-31b", "448x448", 16 * 16),  # enlarged to 768 x 768
+        ("gemma-4-31b", "10000x10", 280),  # 13,440 x 48 pixels
+        ("glm-4.1v-9b", "1024x768", 37 * 27),
+        ("glm-4.1v-9b", "4000x3000", 90 * 67),  # 9,633,792 pixels of two frames, so that one has 4,816,896
         ("llava-1.5-7b", "1024x768", 576),  # any image becomes 336 x 336
         ("internvl3-8b", "448x448", 256),
         ("internvl3-8b", "1024x768", 13 * 256),  # 4 x 3 tiles, as exact as their ratio, and the thumbnail
         ("minimax-m3", "448x448", 256),
+        ("minimax-m3", "1024x768", 27 * 20),  # at most 672 x 672 pixels
         ("internvl3-8b", "800x400", 3 * 256),  # of 2 x 1 and 4 x 2 tiles those below twice the image's area
         ("internvl3-8b", "1600x800", 9 * 256),
         ("internvl3-78b", "100x1000", 11 * 256),  # 1 x 10 tiles

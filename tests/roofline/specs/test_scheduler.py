@@ -41,11 +41,11 @@ def test_all_fields_are_read() -> None:
     ("content", "message"),
     [
         ([], "'scheduler' must be a mapping"),
-        ({"order": "fair"}, "'scheduler.order': must be 'mixed' or 'prefill first', got 'fair'"),
-        ({"tokens": True}, "'scheduler.tokens': expected a whole number"),
-        ({"reserved": 2}, "'scheduler.reserved': expected a number <= 1"),
-        ({"latency": "601 s"}, "'scheduler.latency': expected a number <= 600"),
-        ({"poll": 10**400}, "'scheduler.poll': expected a whole number <= 1000000000"),
+        ({"order": "fair"}, "'scheduler.order' must be 'mixed' or 'prefill first', got 'fair'"),
+        ({"tokens": True}, "'scheduler.tokens' must be a whole number"),
+        ({"reserved": 2}, "'scheduler.reserved' must be a number <= 1"),
+        ({"latency": "601 s"}, "'scheduler.latency' must be a number <= 600"),
+        ({"poll": 10**400}, "'scheduler.poll' must be a whole number <= 1000000000"),
     ],
 )
 def test_bad_values_are_told(content, message) -> None:

@@ -167,7 +167,7 @@ def test_operators_of_a_block_are_few(name: str, section: str, key: str) -> None
     spec = to_spec(load_model(name))
     for count in (101, 10**6, 10**9):
         spec[section][key] = count
-        with pytest.raises(SpecError, match=f"'{section}.{key}': expected a whole number <= 100"):
+        with pytest.raises(SpecError, match=f"'{section}.{key}' must be a whole number <= 100"):
             parse_model(spec, "own.yaml")
 
 

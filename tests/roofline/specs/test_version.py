@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packaging.version import Version as Pep440
 
 from roofline.core.errors import RooflineError
-from roofline.specs.version import Releases, Version, nearest
+from roofline.specs.version import Version, nearest
 
 _numbers = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda numbers: ".".join(map(str, numbers)))
 _suffixes = st.sampled_from(("", "rc1", "rc10", "a2", "b1", ".dev3", ".post1", "rc2.dev7", "+cu128"))
@@ -46,17 +46,3 @@ def test_the_nearest_is_the_latest_that_is_not_newer(asked: str, found: str) -> 
 
 def test_older_than_all_is_the_oldest() -> None:
     assert nearest(Version("0.1"), map(Version, ("0.14", "0.4"))).text == "0.4"
-
-
-@pytest.mark.parametrize(
-    ("version", "included"),
-    [("0.9.2", False), ("0.15.0", True), ("0.16.0rc1", True), ("0.17.0rc1", True), ("0.17", False)],
-)
-def test_releases_are_from_one_version_to_before_another(version: str, included: bool) -> None:
-    assert Releases("vllm", since="0.15", before="0.17").include("vllm", version) == included
-
-
-def test_releases_are_of_one_engine_and_of_stated_versions() -> None:
-    assert Releases("vllm").include("vllm", "0.1")
-    assert not Releases("vllm").include("sglang", "0.1")
-    assert not Releases("vllm").include("vllm", "")

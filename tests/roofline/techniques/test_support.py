@@ -10,8 +10,6 @@ from roofline.specs.engine import list_engines
 from roofline.specs.formats import find_format
 from roofline.techniques import check_request, find_technique, techniques
 from roofline.techniques.support import (
-    FEATURES,
-    KINDS,
     Support,
     documented_engines,
     engines_with,
@@ -145,12 +143,12 @@ def test_names_in_the_file_exist_and_every_source_is_cited() -> None:
         *table.profiles.values(),
         *(name for row in rows for name in row),
     } <= engines
-    assert {feature for able in table.architectures.values() for feature in able.features} <= set(FEATURES)
+    assert {feature for able in table.architectures.values() for feature in able.features} <= set(table.features)
     for name in {*table.weights, *table.kv} - {"gguf"}:
         find_format(name)
     lacking = [row for own in table.lacks.values() for row in own]
     assert set(table.lacks) <= set(table.architectures)
-    assert {row.part for row in lacking} <= {*FEATURES, *KINDS}
+    assert {row.part for row in lacking} <= {*table.features, *table.kinds}
     assert {row.kv for row in lacking} - {""} <= {*table.kv, "fp8"}
     found = [*table.engines.values(), *table.architectures.values(), *(entry for row in rows for entry in row.values())]
     found += lacking

@@ -33,7 +33,7 @@ from roofline.scenario.settings import Settings
 from roofline.specs.sublayers import Attention, Hyena
 from roofline.techniques import Level, Price, Technique, apply_techniques, techniques
 from roofline.techniques.drafts import eagle_layer, medusa_heads, prediction_module
-from roofline.timing.network_collectives import EXCHANGED, LATE
+from roofline.timing.collectives import EXCHANGED, LATE
 from roofline.timing.passes import OVERLAPPED
 from roofline.whatif.odds import gain
 from tests.cases import MODELS

@@ -17,7 +17,7 @@ from roofline.reports.documents.compare import compare_document
 from roofline.reports.documents.summary import summary_lines
 from roofline.scenario.settings import Settings
 from roofline.techniques import apply_techniques
-from roofline.techniques.support import FEATURES, KINDS
+from roofline.techniques.support import load_support
 from roofline.techniques.unsupported import features, not_started, note, unsupported
 from roofline.whatif.explanation import explain
 from roofline.whatif.metrics import find_metric
@@ -137,7 +137,7 @@ def test_every_bundled_model_has_known_features() -> None:
     found = {name: features(load_model(name)) for name in list_models()}
     assert all(found.values())
     # Modules of a class of Transformers without a reader have no name that a document could have.
-    assert set().union(*found.values(), {"vision"}) - {"modules"} == {*FEATURES, *KINDS}
+    assert set().union(*found.values(), {"vision"}) - {"modules"} == {*load_support().features, *load_support().kinds}
 
 
 def test_every_answer_says_so() -> None:

@@ -255,6 +255,6 @@ def test_profiles_name_known_kernels() -> None:
         assert set(engine.weight_only.values()) <= set(WEIGHT_ONLY_KERNELS)
     with pytest.raises(SpecError, match="unknown name 'marlim' in 'weight_only'"):
         parse_engine({"name": "x", "weight_only": {"awq": "marlim"}}, "x.yaml")
-    with pytest.raises(SpecError, match="'weight_only': expected a mapping"):
+    with pytest.raises(SpecError, match="'weight_only' must be a mapping"):
         parse_engine({"name": "x", "weight_only": ["awq"]}, "x.yaml")
     assert "weight_only: {awq: awq" in render(load_engine("vllm@0.5"))

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from roofline import RooflineError, Scenario, analyze, answer, serve
+from roofline import RooflineError, Scenario, analyze, answer, choose, serve, size
+from roofline.advisor.chosen import CONTEXT, LAYOUT
 from roofline.launch import launch, launch_command
+from roofline.reports.documents.answer import LINES, _height, answer_document
 from roofline.scenario.analysis import filled
 from roofline.verdict.limit import Part
 from roofline.verdict.run import run_command
 from tests.cases import sampled
+from tests.conftest import Run
 
 QUESTIONS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
     "70B on two 4090s": (("llama-3.3-70b", "2x4090"), {}),
@@ -430,3 +433,58 @@ def test_an_answer_says_with_what_a_server_starts_where_its_own_does_not(
         assert not answer(*names).refused
     elif told:
         assert not answer(*names, engine=told.split()[-1]).refused
+
+
+SAME: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "fewer bits": ("llama-3.3-70b", "2x4090", {"users": 4}),
+    "more of the memory": ("gpt-oss-120b", "h100", {"rate": 1}),
+    "another engine": ("qwen3.6-35b-a3b", "4090", {"users": 2}),
+    "experts over all ranks": ("kimi-k3", "8xb300", {"users": 16}),
+}
+
+
+@pytest.mark.parametrize("question", SAME)
+def test_what_is_chosen_is_the_same_in_every_answer(question: str, run: Run) -> None:
+    model, hardware, load = SAME[question]
+    found = answer(model, hardware, **load)
+    decided = choose("layout", model, hardware, **load)
+    formats = {name: value for name, value in found.plan.candidate.options.items() if name not in LAYOUT}
+    assert {name: decided.scenario.given(name) for name in formats} == formats
+    assert decided.limits == found.targets
+    words = [text for name, value in load.items() for text in (f"--{name}", str(value))]
+    status, out, _ = run("launch", model, "--hw", hardware, *words)
+    assert status == 0
+    kept = {"--quantization", "--tensor-parallel-size", "--enable-expert-parallel", "--gpu-memory-utilization"}
+    started = {word for word in found.command.split() if word in kept}
+    assert started <= set(out.replace("\\\n", " ").split())
+
+
+def test_a_size_takes_more_of_the_memory_as_the_answer_does() -> None:
+    assert answer("gpt-oss-120b", "h100-sxm", rate=1).met
+    assert size("gpt-oss-120b", hw=["h100-sxm"], rate=1, most=1).choices[0].best.devices == 1
+
+
+def test_one_user_has_a_context_of_use() -> None:
+    assert answer("gemma-4-31b", "4090").context >= CONTEXT
+    assert answer("gemma-4-31b", "4090", prompt=128, generate=64).scenario.profile.name == "vllm"
+
+
+def test_a_layout_that_is_close_to_another_is_not_stated_as_fact() -> None:
+    found = answer("qwen3-235b-a22b", "8xh200", users=64)
+    assert found.plan.rival is not None
+    other, odds = found.plan.rival
+    assert other.settings.parallel != found.scenario.settings.parallel
+    assert 0.5 <= odds.probability < 0.9
+
+
+def test_a_faster_engine_is_told() -> None:
+    found = answer("gpt-oss-120b", "dgx-spark")
+    assert found.plan.faster is not None
+    name, _ = found.plan.faster
+    assert name == choose("engine", "gpt-oss-120b", "dgx-spark").best.label == "llama.cpp"
+
+
+@pytest.mark.parametrize("question", ["100 users on H200", "70B on one 4090", "MLA"])
+def test_a_narrow_terminal_has_eight_lines_too(question: str) -> None:
+    (model, hardware), options = QUESTIONS[question]
+    assert _height(answer_document(answer(model, hardware, **options), width=60)["lines"], 60) <= LINES

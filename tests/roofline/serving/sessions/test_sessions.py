@@ -19,9 +19,8 @@ from roofline.serving.replica import Replica, replica_of
 from roofline.serving.sequence import Sequence
 from roofline.serving.sessions.deployed import Deployed, deployed_of, workload_of
 from roofline.serving.sessions.drawn import WINDOW, Draw
-from roofline.serving.sessions.observed import Ran, hit_rates
 from roofline.serving.sessions.profiles import PROFILES, profile
-from roofline.serving.sessions.replicas import simulate_sessions
+from roofline.serving.sessions.replicas import Ran, hit_rates, simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, REQUESTS, SESSION
 from roofline.serving.sessions.served import serve_sessions
 from roofline.serving.sessions.store import Store, store_of
@@ -242,6 +241,35 @@ def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     ran = run(store_of(replica()), work, sessions=8, turns=3000)
     theory = Theory(deployed(work)).warm(8)
     assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_a_turn_waits_for_all_sub_agents_beside_each_other(agents: int) -> None:
+    """As many turns of sub-agents as groups, agents and their turns say, of which so many run at once."""
+    shape = {"branches": 0.3, "branch_turns": parse_lengths(4), "branch_first": parse_lengths(500)}
+    work = workload(turns=parse_lengths(20), joined=True, branch_agents=agents, gap=parse_gaps(0), **shape)
+    one = run(store_of(replica()), work, sessions=1, turns=800)
+    at_once = [((one.arrival <= at) & (one.last > at)).sum() for at in one.arrival]
+    assert max(at_once) == agents
+    assert one.prompt.size / np.unique(one.arrival).size > 1 or agents == 1
+    ran = run(store_of(replica()), work, sessions=8, turns=3000)
+    theory = Theory(deployed(work)).warm(8)
+    assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.2)
+
+
+def test_sub_agents_of_a_session_find_what_they_share() -> None:
+    """In an endless cache all but the first of a session find it, in theory as simulated."""
+    shape = {"branches": 0.3, "branch_turns": parse_lengths(1), "branch_first": parse_lengths(3000)}
+    hits = []
+    for common in (0, 2000):
+        work = workload(turns=parse_lengths(40), joined=True, branch_agents=3, branch_shared=common, **shape)
+        ran = run(store_of(replica(), (), 1e9), work, turns=2000)
+        hits.append((float(ran.hits.sum() / ran.prompt.sum()), sum(Theory(deployed(work)).warm(8).hits)))
+        first = ran.prompt == 3000
+        assert np.median(ran.hits[first, 0]) == common // 16 * 16
+    (before, said), (since, told) = hits
+    assert since > before + 0.05
+    assert told - said == pytest.approx(since - before, abs=0.02)
 
 
 @pytest.mark.slow

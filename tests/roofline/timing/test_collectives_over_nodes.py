@@ -10,8 +10,8 @@ from roofline.specs.hardware import Hardware, networked
 from roofline.specs.network import load_fabric
 from roofline.timing.calibration import Expected
 from roofline.timing.chains import load_calibration
+from roofline.timing.collectives import LATE, over_network
 from roofline.timing.kernels import shape_of
-from roofline.timing.network_collectives import LATE, over_network
 
 
 def exchanged(device: Hardware, nodes: int, size: float, kind: str = "all_reduce") -> Expected:

@@ -18,7 +18,7 @@ from roofline.specs.hardware import hosted
 from roofline.specs.host import Host, list_hosts, load_host
 from roofline.timing.calibration import Expected
 from roofline.timing.chains import link_of, load_calibration
-from roofline.timing.pcie_collectives import on_host
+from roofline.timing.collectives import on_host
 from roofline.whatif.explanation.assumptions import assumptions
 
 LARGE = 2.0**29
