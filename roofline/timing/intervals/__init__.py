@@ -26,7 +26,7 @@ scheduler's spread s, the part d of the deployment, the error a of accepted draf
 |---|---|---|
 | a version soon after a model's architecture, or before the oldest one fitted | none, up to 3 | `releases` |
 | an engine on a vendor's devices, no step of it measured there (vLLM on AMD) | 0.88, 1.4 | `releases` |
-| families whose kernels are of a few published figures (CDNA3) | 0.87, 1.15 | `releases` |
+| families whose kernels are of few published figures (CDNA3), gpt-oss on Blackwell | 0.87, 1.15 | `releases` |
 | layers over several nodes, or ranks that exchange by MoRI | 0.6, 2 | `deployments` |
 
 A collective through a host covers the machines of the host's kind (`timing.collectives`). Times of passes add with

@@ -69,3 +69,6 @@ def test_an_engine_is_less_sure_on_devices_of_a_vendor_where_no_step_of_it_was_m
     assert below > 0
     assert 0 < above < math.log(1.4)
     assert set(errors.values()) == {(0.0, 0.0)}
+    vllm, blackwell = load_engine("vllm@0.24"), load_hardware("b200-sxm")
+    assert unsure(vllm, load_model("gpt-oss-120b"), blackwell, alone)[0] == below
+    assert unsure(vllm, model, blackwell, alone)[0] == 0
