@@ -132,7 +132,7 @@ class StepTimes:
         prefill = self._runs(chunks, before, decode=False)
         self._tabulate(decode, prefill, (batches, contexts), (chunks, before))
         self._encode(scenario, chunk)
-        self._rows = list[list[float]]()
+        self._rows, self._stride = list[list[float]](), float(self.decode.columns[-1]) / (DECODES - 1)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StepTimes, (self.scenario, *self._covered)  # tables are faster to make than to store
@@ -262,17 +262,16 @@ class StepTimes:
         All are of the rank whose step takes longest; `mean` are the tokens of a rank on average (None: the same).
         Arrays that broadcast, or plain numbers.
         """
-        some, prompts, decoded = chunk > 0, maximum(prompts, 1e-9), batch * self.decode_tokens
-        computed = chunk / self.ring
-        tokens = decoded + (where(some, prompts, 0.0) if self.pair else computed)
-        ends = decoded + where(some, self.engine.logits_of(prompts, computed), 0.0)
+        prompts, decoded, computed = maximum(prompts, 1e-9), batch * self.decode_tokens, chunk / self.ring
+        own = prompts * (chunk > 0)
+        tokens = decoded + (own if self.pair else computed)
+        ends = decoded + self.engine.logits_of(own, computed)
         others = tokens if mean is None else mean
         seconds = self.local(tokens) + self.head(ends) + self.experts(others)
         if self.tail:  # of each prompt the last tokens alone
             kept = decoded + minimum(chunk, prompts * self.tail)
             seconds = seconds + self.late(kept) + self.late_experts(others * kept / maximum(tokens, 1e-9))
-        seconds = seconds + where(batch > 0, self.decode(batch, context), 0.0)
-        return seconds + where(some, prompts * self.prefill(chunk / prompts, cached), 0.0)
+        return seconds + self.decode(batch, context) * (batch > 0) + own * self.prefill(chunk / prompts, cached)
 
     def seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
@@ -298,16 +297,15 @@ class StepTimes:
         gap, issue, (slower, in_prefill), captured, replayed, drafting = self._of_engine
         (step, sequence), kernels = self.host, self.kernel_seconds(batch, context, chunk, cached, prompts, mean)
         some, decodes, decoded = chunk > 0, batch > 0, batch * self.decode_tokens
-        share = where(some, chunk / maximum(decoded + chunk, 1e-9), 0.0)
-        launched = self.kernels + where(decodes, self.draft_kernels, 0.0)
+        share, launched = chunk / maximum(decoded + chunk, 1e-9), self.kernels + self.draft_kernels * decodes
         kernels = kernels * ((1 - share) * slower + share * in_prefill) + gap * launched
-        issued = where(batch > replayed, self.dispatched, 0.0) if replayed else issue * launched
+        issued = self.dispatched * (batch > replayed) if replayed else issue * launched
         eager = some & (decoded + chunk / self.ring > captured)
         busy = maximum(kernels, where(eager, self.dispatched, issued))
-        busy = busy + self.tower(chunk * self.density)
-        work = sequence * (batch + where(some, prompts, 0.0))
+        busy = busy + self.tower(chunk * self.density) if self.density else busy
+        work = sequence * (batch + prompts * some)
         wait = maximum(work - busy, 0.0) if self.engine.overlap else work
-        return busy + wait + step + where(decodes, drafting, 0.0)
+        return busy + wait + step + drafting * decodes
 
     def waiting(self, chunk: float) -> float:
         """Seconds that a prompt's last chunk is on its way beyond its share of a round."""
@@ -363,7 +361,7 @@ class StepTimes:
 
     def decode_of(self, batch: int, mean: float | None = None) -> Callable[[float], float]:
         """The seconds of a step of `batch` sequences of a rank by their mean context; `mean` as of `seconds`."""
-        rows, stride = self._rows, float(self.decode.columns[-1]) / (DECODES - 1)
+        rows, stride = self._rows, self._stride
         if batch >= len(rows):
             number = np.arange(float(len(rows)), float(max(batch + 1, 2 * len(rows), ROWS)))
             # A new list: threads that share the table add rows at the same time.

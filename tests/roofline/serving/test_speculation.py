@@ -63,7 +63,7 @@ def test_sglang_runs_fewer_requests_at_once_with_drafts_than_without(options: di
     scenario = Scenario(model, "h200-sxm", engine="sglang", techniques=technique, **options)
     replica = serve(scenario, concurrency=1).replica
     assert (replica.scheduler.sequences, replica.sequences) == (48 // ranks, 48)
-    assert serve(scenario.with_(max_num_seqs=100), concurrency=1).replica.scheduler.sequences == 100
+    assert serve(scenario.with_(max_num_seqs=100), concurrency=1).replica.scheduler.sequences == 100 // ranks
     assert serve(Scenario(model, "h200-sxm", engine="sglang", **options), concurrency=1).replica.sequences > 1000
 
 
