@@ -474,7 +474,7 @@ def test_a_layout_that_is_close_to_another_is_not_stated_as_fact() -> None:
     assert found.plan.rival is not None
     other, odds = found.plan.rival
     assert other.settings.parallel != found.scenario.settings.parallel
-    assert 0.5 <= odds.probability < 0.9
+    assert 0.1 < odds.probability < 0.9  # below a half where the other is a pipeline, of which little is measured
 
 
 def test_a_faster_engine_is_told() -> None:
