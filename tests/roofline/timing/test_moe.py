@@ -174,3 +174,13 @@ def test_the_cost_of_an_unknown_kernel_is_refused() -> None:
     analysis = analyze(Scenario("llama-3.1-8b", "h100-sxm").changed(engine=engine))
     with pytest.raises(UnknownNameError, match="triton"):
         _ = analysis.expected
+
+
+@pytest.mark.parametrize("name", ["tokens", "experts", "tp", "ep", "touched"])
+def test_rows_that_differ_in_one_column_are_those_alone(name: str) -> None:
+    row = {"dtype": "fp8", "tokens": 64.0, "hidden": 4096.0, "intermediate": 1536.0, "top_k": 8.0, "experts": 128.0}
+    row |= {"tp": 2.0, "ep": 2.0, "touched": 40.0}
+    values = np.array([1.0, 2.0, 4.0]) * row[name]
+    together = kernel_time("moe", {**row, name: values}, H100, DEFAULTS)
+    alone = [float(kernel_time("moe", {**row, name: each}, H100, DEFAULTS)) for each in values]
+    assert together == pytest.approx(alone)
