@@ -210,8 +210,9 @@ def _constant(text: str, number: float) -> Lengths:
 
 
 def _fixed(text: str, rest: str, what: str) -> Lengths:
-    if (number := as_number(rest)) is None:
-        raise RooflineError(f"{what}: exactly one length is fixed:TOKENS, got {quote(text)}")
+    number = as_number(rest)
+    if number is None or not float(number).is_integer():
+        raise RooflineError(f"{what}: exactly one length is fixed:TOKENS in whole tokens, got {quote(text)}")
     return _constant(text, number)
 
 

@@ -76,8 +76,8 @@ def largest_image(model: Model) -> EncodedImage:
     if rule.tile is not None:
         tiles = rule.tiles or 1
         return EncodedImage(tiles + 1 if tiles > 1 else 1, (rule.tile // rule.patch) ** 2)
-    pixels = rule.max_pixels if rule.max_side is None else rule.max_side**2
-    return EncodedImage(1, model.tower_tokens or 0 if pixels is None else pixels // rule.patch**2)
+    most = [pixels for pixels in (rule.max_pixels, rule.max_side and rule.max_side**2) if pixels]
+    return EncodedImage(1, min(most) // rule.patch**2 if most else model.tower_tokens or 0)
 
 
 def default_size(model: Model) -> ImageSize:
@@ -111,12 +111,16 @@ def _resized(size: ImageSize, rule: ImageRule) -> ImageSize:
 
 
 def _padded(size: ImageSize, rule: ImageRule) -> ImageSize:
-    """The size of at most the rule's patches, each side padded to a multiple of a token's.
+    """The size of at most the rule's patches, and as many on a side, each side padded to a multiple of a token's.
 
-    navit_resize_image of Kimi K2.5's and K3's processors (media_utils.py).
+    navit_resize_image of Kimi K2.5's and K3's processors (media_utils.py), whose patch_limit_on_one_side is 512.
     """
     patches = math.prod(max(1, length // rule.patch) for length in size)
-    scale = min(1.0, math.sqrt((rule.max_pixels or math.inf) / rule.patch**2 / patches))
+    scale = min(
+        1.0,
+        math.sqrt((rule.max_pixels or math.inf) / rule.patch**2 / patches),
+        (rule.max_side or math.inf) / max(size),
+    )
     side = rule.patch * rule.merge
     return ImageSize(*(-(-max(1, int(length * scale)) // side) * side for length in size))
 

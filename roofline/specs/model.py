@@ -90,7 +90,7 @@ class AudioConvolution(Struct, frozen=True, forbid_unknown_fields=True):
 class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
 
-    `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` or sides of at most
+    `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` and sides of at most
     `max_side` pixels (dynamic resolution), `padded` to whole tokens and never enlarged, or resized to them, or scaled
     until `max_pixels` are `filled`; or the image is cut into at most `tiles` squares of `tile` x `tile` pixels, in
     the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.bound.roof import Placement
+from roofline.core.errors import UnknownNameError
 from roofline.core.registry import cached
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
@@ -300,7 +301,7 @@ def _of_ranks(match: Match, choices: Choices) -> Match:
     for variant in _variants(match.fit.op, match.fit.format, choices):
         found = choices.calibration.find(match.fit.op, variant.kernel) if variant.ranks else None
         if found is not None and found.fit.format == variant.kernel and found.place == match.place:
-            return found
+            return _instead(found, match.fit.op, match.fit.format, choices)
     return match
 
 
@@ -338,6 +339,8 @@ def _instead(match: Match, op: str, format: str, choices: Choices) -> Match:
     name = dict(choices.told).get(op) or next(named, "")
     if not name:
         return match
+    if name not in costs():
+        raise UnknownNameError("kernel in place of tuned ones", name, costs())
     source = f"no kernel of {name} was measured: constants of {match.source}"
     return replace(match, cost=costs()[name].times, basis="unmeasured", source=source)
 

@@ -345,7 +345,7 @@ def block_sides(section: Config) -> list[int]:
     """Rows and columns of the blocks that share a scale; [] where the section names none."""
     sides = section.integers("weight_block_size")
     if section.content.get("weight_block_size") is not None and (len(sides) != 2 or min(sides) < 1):
-        raise SpecError(section.where, f"'weight_block_size' must be two positive integers, got {quote(sides)}")
+        raise SpecError(section.where, f"'weight_block_size' must be two whole numbers above 0, got {quote(sides)}")
     return sides
 
 

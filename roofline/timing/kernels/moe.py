@@ -55,6 +55,7 @@ from roofline.timing.kernels.model import (
     Shape,
     Term,
     Terms,
+    aligned,
     column,
     flags,
     one_flag,
@@ -212,12 +213,18 @@ class Experts(Shape, frozen=True):
         return 2.0 * self.pairs * (2.0 * self.hidden + (2.0 + self.gated) * self.width)
 
 
+OPTIONAL = ("gated", "touched", "tp", "ep")
+"""Columns of sizes that rows may leave out."""
+
+
 def shape(row: Row) -> Experts:
     """The experts of rows with `dtype, tokens, hidden, intermediate, top_k, experts` and optional columns.
 
     `tp`, `ep` are 1 by default, `touched` overrides the number of experts that uniform routing reaches; see `storage`
     for unmeasured formats.
     """
+    given = [name for name in ("tokens", "hidden", "intermediate", "top_k", "experts", *OPTIONAL) if name in row]
+    row = {**row, **dict(zip(given, aligned(*(column(row, name) for name in given)), strict=True))}
     tokens, top_k, experts = (column(row, name) for name in ("tokens", "top_k", "experts"))
     local = np.maximum(experts / column(row, "ep", 1.0), 1.0)
     return Experts.of(

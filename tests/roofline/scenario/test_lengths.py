@@ -44,6 +44,7 @@ def test_a_histogram_counts(tmp_path) -> None:
         ("lognormal:mean=512,p20=600", "'p20' is not mean, median or a percentile"),
         ("uniform:9", "uniform:LOW:HIGH"),
         ("fixed:many", "fixed:TOKENS"),
+        ("fixed:1.5", "whole tokens"),
         ("normal:mean=3", "unknown distribution 'normal'"),
         ("many", "is a number of tokens"),
         ("nan", "must be 1 to"),

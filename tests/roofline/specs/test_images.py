@@ -34,6 +34,7 @@ def of(model: str, size: str | None = None, images: int = 1) -> Scenario:
         ("kimi-k2.5", "100x30", 4 * 2),  # never enlarged
         ("kimi-k2.5", "4000x3000", 75 * 56),  # 2,078 x 1,558 pixels have 16,384 patches
         ("kimi-k3", "4000x3000", 143 * 108),
+        ("kimi-k2.5", "8000x100", 256 * 4),  # 7,168 x 89 pixels: 512 patches on a side
         ("gemma-4-31b", "1024x768", 19 * 14),
         ("gemma-4-31b", "448x448", 16 * 16),  # enlarged to 768 x 768
         ("gemma-4-31b", "10000x10", 280),  # 13,440 x 48 pixels

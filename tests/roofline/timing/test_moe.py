@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from roofline import Scenario, analyze, load_hardware, load_model
+from roofline import Scenario, UnknownNameError, analyze, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, load_engine
@@ -156,3 +156,31 @@ def test_experts_of_one_token_are_matrices_times_vectors_in_llama_cpp() -> None:
     best, vectors = (kernel_time("moe", {**columns, "tiles": kind}, apple, DEFAULTS) for kind in (0.0, 3.0))
     assert vectors[0] < 0.8 * best[0]
     assert vectors[1] == pytest.approx(best[1])
+
+
+def test_experts_of_ranks_cost_what_the_engine_was_told() -> None:
+    """vLLM has a kernel for ranks of experts on Hopper; told to run another one, it has that one's cost as well."""
+    engine = load_engine("vllm")
+    scenario = Scenario("deepseek-r1", "8xh200", dp=8, ep=8, dp_attention=True, batch=64, prompt=1024, generate=2)
+    usual, told = (
+        analyze(scenario.changed(engine=replace(engine, told={**engine.told, **own}))).expected.tpot.mid
+        for own in ({}, {"moe": "reference"})
+    )
+    assert told > 2 * usual
+
+
+def test_the_cost_of_an_unknown_kernel_is_refused() -> None:
+    engine = replace(load_engine("vllm"), told={"attention_decode": "triten"})
+    analysis = analyze(Scenario("llama-3.1-8b", "h100-sxm").changed(engine=engine))
+    with pytest.raises(UnknownNameError, match="triton"):
+        _ = analysis.expected
+
+
+@pytest.mark.parametrize("name", ["tokens", "experts", "tp", "ep", "touched"])
+def test_rows_that_differ_in_one_column_are_those_alone(name: str) -> None:
+    row = {"dtype": "fp8", "tokens": 64.0, "hidden": 4096.0, "intermediate": 1536.0, "top_k": 8.0, "experts": 128.0}
+    row |= {"tp": 2.0, "ep": 2.0, "touched": 40.0}
+    values = np.array([1.0, 2.0, 4.0]) * row[name]
+    together = kernel_time("moe", {**row, name: values}, H100, DEFAULTS)
+    alone = [float(kernel_time("moe", {**row, name: each}, H100, DEFAULTS)) for each in values]
+    assert together == pytest.approx(alone)
