@@ -163,7 +163,7 @@ def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
 def _stages(tandem: Tandem, load: Load) -> _Stages:
     """The stages of a tandem under a load, whatever its amount."""
     kept: dict[Any, _Stages] = tandem.__dict__.setdefault("stages", {})
-    key = (load.prompts.written, load.outputs.written, load.hits, load.burstiness, load.beside)
+    key = (load.prompts, load.outputs, load.hits, load.burstiness, load.beside)
     if key not in kept:
         shares = (np.arange(16) + 0.5) / 16
         random = np.random.default_rng(0)

@@ -212,10 +212,12 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
 
 
 def _latency(values: Any, spread: Spread) -> Latency:
+    """The latencies with intervals, of which those above the median begin no sooner than the median's."""
     low, high, median = spread
     parts = (1.0, median, 1.0, 1.0)
     pairs = ((float(value), part) for value, part in zip(values, parts, strict=True))
-    return Latency(*(Estimate(mid * (1 - part * (1 - low)), mid, mid * (1 + part * (high - 1))) for mid, part in pairs))
+    found = [Estimate(mid * (1 - part * (1 - low)), mid, mid * (1 + part * (high - 1))) for mid, part in pairs]
+    return Latency(*found[:2], *(late.at_least(found[1].low) for late in found[2:]))
 
 
 def _met(samples: Array, tpot: Array, targets: Targets) -> float:

@@ -41,6 +41,7 @@ class Session:
     """A session: its group, the context of its next turn, and the lengths of all its turns.
 
     Of a sub-agent `common` are the tokens that earlier ones of its session have, too, and `idle` seconds from the last.
+    `tools` are the tokens that a session's sub-agents so far have of what all of them begin with.
     """
 
     number: int
@@ -56,7 +57,7 @@ class Session:
     child: bool = False
     common: int = 0
     idle: float = 0.0
-    agents: int = 0
+    tools: int = 0
     replayed: Replayed | None = None
 
 
@@ -133,8 +134,9 @@ class Draw:
         number, first = (int(_whole(each.inverse(random.random(1)))[0]) for each in lengths)
         found = self._session(number, random, first, context)
         found.group, found.child, found.replayed = parent.group, True, parent.replayed
-        found.common = min(work.branch_shared, found.context - context) if parent.agents else 0
-        found.reusable, parent.agents = context + found.common, parent.agents + 1
+        own = min(work.branch_shared, found.context - context)
+        found.common, parent.tools = min(parent.tools, own), max(parent.tools, own)
+        found.reusable = context + found.common
         self._replay(found, 0)
         return found
 

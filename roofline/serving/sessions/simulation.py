@@ -390,19 +390,22 @@ class SessionRun(Simulation):
             place = context // self.block - tail.start
             parent = cache.split(tail, place) if 0 < place <= tail.length else tail.parent
             if self.work.branch_shared:
-                parent = self._tools(session, rank)
+                parent = self._tools(session, rank, child.context)
             self.tails[child.number, rank] = cache.run(parent)
         self._later(at, self._turn(child))
         return child
 
-    def _tools(self, session: Session, rank: int) -> Run:
-        """What all sub-agents of a session begin with."""
+    def _tools(self, session: Session, rank: int, tokens: int) -> Run:
+        """What all sub-agents of a session begin with, of one whose first prompt has so many tokens."""
         key, cache = (session.number, rank), self.caches[rank]
         if key not in self.tools:
             run = self.tools[key] = cache.run(self.roots[rank][session.group])
             run.length = self.work.branch_shared // self.block
             run.marks.append(run.length)
-        return self.tools[key]
+        run, end = self.tools[key], tokens // self.block
+        while run.parent is not None and run.start >= end:
+            run = run.parent
+        return cache.split(run, end - run.start) if run.start < end < run.start + run.length else run
 
     def _end(self, session: Session, at: float, children: list[Session]) -> None:
         self._forget(session)

@@ -62,7 +62,7 @@ GRID, GAPS = 32, 8
 SPANS = 20
 """Rounds that find the time of a step beside prompts of other ranks."""
 
-DRAWN = 256
+DRAWN = 4096
 """Draws of the longest of several sub-agents."""
 
 FULL = 0.97
@@ -119,12 +119,17 @@ class Branches(Struct, frozen=True):
 
 
 def _longest(work: Workload) -> float:
-    """The turns of the longest of the sub-agents that run beside each other, over those of all: max / sum."""
+    """The time of the longest of the sub-agents that run beside each other, over that of all: max / sum.
+
+    That of an agent is of its turns, each as long as its output, which varies (a gamma law of their sum).
+    """
     if work.branch_turns is None or work.branch_agents == 1:
         return 1.0
-    shares = ((np.arange(DRAWN) + 0.5) / DRAWN) ** (1 / work.branch_agents)
-    turns = np.maximum(np.asarray(work.branch_turns.inverse(shares), float), 1.0)
-    return float(turns.mean()) / (work.branch_agents * work.branch_turns.mean)
+    random, size = np.random.default_rng(0), (DRAWN, work.branch_agents)
+    turns, square = work.branch_turns.inverse(random.random(size)), (work.output.deviation / work.output.mean) ** 2
+    times = np.maximum(np.asarray(turns, float), 1.0)
+    times = random.gamma(times / square) * square if square > 0 else times
+    return float(times.max(axis=1).sum() / times.sum())
 
 
 class Theory:

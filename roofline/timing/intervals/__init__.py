@@ -22,12 +22,12 @@ scheduler's spread s, the part d of the deployment, the error a of accepted draf
     mean     p10 = 1 - hypot(s d (1 - low), a),   p90 = 1 + hypot(s d (high - 1), a),   then log p^2 + e^2
     median   0.65 of these distances, without drafts: a mean has kernels that compile (`intervals.deployments`)
 
-| further errors e of a pass | p10, p90 | from |
-|---|---|---|
-| a version soon after a model's architecture, or before the oldest one fitted | none, up to 3 | `releases` |
-| an engine on a vendor's devices, no step of it measured there (vLLM on AMD) | 0.88, 1.4 | `releases` |
-| families whose kernels are of few published figures (CDNA3), gpt-oss on Blackwell | 0.87, 1.15 | `releases` |
-| layers over several nodes, or ranks that exchange by MoRI | 0.6, 2 | `deployments` |
+These e of a pass are independent of each other and of kernels, with p10 and p90 of
+
+    none, up to 3   a version soon after a model's architecture, or before the oldest one fitted     `releases`
+    0.88, 1.4       an engine on a vendor's devices, no step of it measured there (vLLM on AMD)      `releases`
+    0.87, 1.15      families whose kernels are of few published figures (CDNA3), gpt-oss on Blackwell `releases`
+    0.6, 2          layers over several nodes, or ranks that exchange by MoRI                        `deployments`
 
 A collective through a host covers the machines of the host's kind (`timing.collectives`). Times of passes add with
 full correlation, and a scheduler's spread widens the latencies under load (`serving.outcome`). The ratio of two

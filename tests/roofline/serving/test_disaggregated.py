@@ -192,6 +192,16 @@ def test_replicas_add_what_they_serve() -> None:
     assert most["prefills=2,decodes=2"] == pytest.approx(2 * most[""], rel=1e-6)
 
 
+def test_a_steady_state_is_that_of_its_own_load_whatever_was_asked_before() -> None:
+    """Outputs that vary about a number are written as that number is."""
+    equal = Load(prompt=1000, generate=500, concurrency=64)
+    one, other = tandem(), tandem()
+    varied, before = (steady_tandem(one, load, [64]).e2e[2] for load in (equal.apart, equal))
+    assert steady_tandem(other, equal, [64]).e2e[2] == before
+    assert steady_tandem(other, equal.apart, [64]).e2e[2] == varied
+    assert varied > 1.02 * before
+
+
 def test_decode_steps_are_not_delayed_by_prompts() -> None:
     """DistServe (Zhong et al. 2024): no interference."""
     load = Load(prompt=3000, generate=200, rate=8)

@@ -230,3 +230,16 @@ def test_the_values_of_a_load_are_written_as_on_the_command_line() -> None:
 def test_a_curve_says_what_has_no_effect() -> None:
     curve = serve(Scenario(MODEL, H100, micro_batches=4), concurrency=1)
     assert "--micro-batches 4 has no effect" in str(curve)
+
+
+@pytest.mark.parametrize(
+    "load", [{"concurrency": [1, 64]}, {"rate": [0.2, 3]}, {"offline": 20}, {"rate": 1, "simulate": 50}]
+)
+def test_what_most_requests_take_is_no_surer_to_be_short_than_what_half_of_them_take(load: dict[str, object]) -> None:
+    """Ends of intervals are in the order of the percentiles, though a median is surer than a mean."""
+    for found in serve(Scenario("gpt-oss-120b", "mi300x", engine="vllm", prompt=1000, generate=300), **load).outcomes:
+        for times in (found.ttft, found.tpot, found.e2e):
+            for one, other in ((times.p50, times.p95), (times.p95, times.p99)):
+                assert one.low <= other.low <= other.mid <= other.high
+                assert one.high <= other.high
+            assert times.p50.high - times.p50.low < times.p95.high - times.p95.low
