@@ -251,7 +251,7 @@ def plan_for(
     """The first candidate of a scenario that fits with the sequences of all users, or else with one of a useful length.
 
     `load` are users or a rate, None for a single user; the `targets` of a load are the usual ones where none is given.
-    `schemes` are those that a server reads besides the formats as released; () leaves that to the engine's documents.
+    `schemes` are those that a server reads besides the formats as released where the engine's documents name none.
     Candidates that the engine is documented to run come first, and under a load the layout that serves it best. Raises
     RooflineError where none can be simulated.
     """
@@ -375,10 +375,10 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
 
     Of formats as wide, those in which the model has a repository come first.
     """
-    if schemes:
-        return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
     profile = asked.profile if engine is None else load_engine(engine)
     offered = list(formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None))
+    if schemes and not any(scheme for scheme, _, _ in offered):
+        return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
     if not said and not is_documented(profile.name):
         offered.append((UNDOCUMENTED, "", Price.CALIBRATION))
     reads = is_documented(profile.name) and not runs_gguf(profile.name) and not said

@@ -184,6 +184,14 @@ def test_servers_of_one_computer_are_answered() -> None:
         answer("llama-3.1-8b", "h100-sxm", engine="mlx")
 
 
+@pytest.mark.parametrize(("model", "hardware"), [("glm-5.2", "8xh200"), ("qwen3-235b-a22b", "4xh100")])
+def test_a_server_of_one_vendor_has_the_widest_documented_format(model: str, hardware: str) -> None:
+    """TensorRT-LLM's documents name formats of weights, unlike MLX's: FP8, whose checkpoint there is, before MXFP4."""
+    found = answer(model, hardware, engine="tensorrt-llm")
+    assert found.scenario.given("quant") == answer(model, hardware).scenario.given("quant") == "fp8_block"
+    assert "MODEL" not in found.command
+
+
 def test_a_checkpoint_of_mlx_runs_on_apple_silicon_alone() -> None:
     checkpoint = "mlx-community/Llama-3.1-8B-Instruct-4bit"
     assert "affine4_g64 on mlx" in str(answer(checkpoint, "m4-max"))
