@@ -221,22 +221,24 @@ class Plan(Struct, frozen=True, dict=True):
     def fits_with(self) -> tuple[Fit, ...]:
         """Changes that make it fit, the fastest first: with the fewest devices, and one of each other kind.
 
+        Those that the engine's documents know come alone where there are any.
         More devices come a second time on another engine where that is faster with more of them.
         """
         starts = [self.tried[0], *(min(own, key=lambda each: each.bits) for own in _by_engine(self.tried))]
         found: dict[tuple[str, ...], Fit] = {}
-        for start in starts:
-            for fit in what_fits(start.scenario):
-                options = {**start.options, **fit.options}
-                devices = fit.scenario.settings.parallel.devices
-                grows = devices > self.devices
-                kind = tuple(sorted(fit.options.keys() - {"engine", "quant"}))
-                key = ("devices", fit.scenario.profile.name) if grows else kind
-                other = found.get(key)
-                fewer = other is not None and grows and devices < other.scenario.settings.parallel.devices
-                as_many = other is None or not grows or devices == other.scenario.settings.parallel.devices
-                if other is None or fewer or (as_many and fit.tokens_per_s > other.tokens_per_s):
-                    found[key] = Fit(options, fit.scenario, fit.tokens_per_s)
+        fits = [(start, fit) for start in starts for fit in what_fits(start.scenario)]
+        known = [(start, fit) for start, fit in fits if not unsupported(fit.scenario)]
+        for start, fit in known or fits:
+            options = {**start.options, **fit.options}
+            devices = fit.scenario.settings.parallel.devices
+            grows = devices > self.devices
+            kind = tuple(sorted(fit.options.keys() - {"engine", "quant"}))
+            key = ("devices", fit.scenario.profile.name) if grows else kind
+            other = found.get(key)
+            fewer = other is not None and grows and devices < other.scenario.settings.parallel.devices
+            as_many = other is None or not grows or devices == other.scenario.settings.parallel.devices
+            if other is None or fewer or (as_many and fit.tokens_per_s > other.tokens_per_s):
+                found[key] = Fit(options, fit.scenario, fit.tokens_per_s)
         kept: list[Fit] = []
         for fit in sorted(found.values(), key=lambda fit: -fit.tokens_per_s):
             devices = fit.scenario.settings.parallel.devices

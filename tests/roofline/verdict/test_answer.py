@@ -12,6 +12,7 @@ from roofline.advisor.chosen import CONTEXT, LAYOUT
 from roofline.launch import launch, launch_command
 from roofline.reports.documents.answer import LINES, _height, answer_document
 from roofline.scenario.analysis import filled
+from roofline.techniques.unsupported import unsupported
 from roofline.verdict.limit import Part
 from roofline.verdict.run import run_command
 from tests.cases import sampled
@@ -182,6 +183,14 @@ def test_servers_of_one_computer_are_answered() -> None:
     assert answer("qwen3-30b-a3b", "rtx-4090", engine="ollama").plan.candidate.formats == "q4_k_m"
     with pytest.raises(RooflineError, match="MLX does not run on NVIDIA's devices"):
         answer("llama-3.1-8b", "h100-sxm", engine="mlx")
+
+
+@pytest.mark.parametrize(("model", "hardware"), [("gpt-oss-20b", "arc-b580"), ("llama-3.3-70b", "tpu-v6e")])
+def test_what_would_fit_is_known_to_run(model: str, hardware: str) -> None:
+    """Formats that the engine's documents do not have on a device are no way to fit where there are others."""
+    fits = answer(model, hardware).plan.fits_with
+    assert fits
+    assert not any(unsupported(fit.scenario) for fit in fits)
 
 
 @pytest.mark.parametrize(("model", "hardware"), [("glm-5.2", "8xh200"), ("qwen3-235b-a22b", "4xh100")])
