@@ -38,6 +38,7 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets, targets_or_usual
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
+from roofline.specs.hardware import SERVER_DEVICES
 from roofline.specs.model_names import quantized_repositories
 from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
@@ -63,6 +64,9 @@ LENGTHS, CONTEXT = ("prompt", "generate", "context"), 4096
 
 LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
+
+STAGES = (1, 2, 3, 4)
+"""Stages of the replicas that are tried."""
 
 
 class Candidate(Struct, frozen=True, dict=True):
@@ -217,22 +221,24 @@ class Plan(Struct, frozen=True, dict=True):
     def fits_with(self) -> tuple[Fit, ...]:
         """Changes that make it fit, the fastest first: with the fewest devices, and one of each other kind.
 
+        Those that the engine's documents know come alone where there are any.
         More devices come a second time on another engine where that is faster with more of them.
         """
         starts = [self.tried[0], *(min(own, key=lambda each: each.bits) for own in _by_engine(self.tried))]
         found: dict[tuple[str, ...], Fit] = {}
-        for start in starts:
-            for fit in what_fits(start.scenario):
-                options = {**start.options, **fit.options}
-                devices = fit.scenario.settings.parallel.devices
-                grows = devices > self.devices
-                kind = tuple(sorted(fit.options.keys() - {"engine", "quant"}))
-                key = ("devices", fit.scenario.profile.name) if grows else kind
-                other = found.get(key)
-                fewer = other is not None and grows and devices < other.scenario.settings.parallel.devices
-                as_many = other is None or not grows or devices == other.scenario.settings.parallel.devices
-                if other is None or fewer or (as_many and fit.tokens_per_s > other.tokens_per_s):
-                    found[key] = Fit(options, fit.scenario, fit.tokens_per_s)
+        fits = [(start, fit) for start in starts for fit in what_fits(start.scenario)]
+        known = [(start, fit) for start, fit in fits if not unsupported(fit.scenario)]
+        for start, fit in known or fits:
+            options = {**start.options, **fit.options}
+            devices = fit.scenario.settings.parallel.devices
+            grows = devices > self.devices
+            kind = tuple(sorted(fit.options.keys() - {"engine", "quant"}))
+            key = ("devices", fit.scenario.profile.name) if grows else kind
+            other = found.get(key)
+            fewer = other is not None and grows and devices < other.scenario.settings.parallel.devices
+            as_many = other is None or not grows or devices == other.scenario.settings.parallel.devices
+            if other is None or fewer or (as_many and fit.tokens_per_s > other.tokens_per_s):
+                found[key] = Fit(options, fit.scenario, fit.tokens_per_s)
         kept: list[Fit] = []
         for fit in sorted(found.values(), key=lambda fit: -fit.tokens_per_s):
             devices = fit.scenario.settings.parallel.devices
@@ -247,7 +253,7 @@ def plan_for(
     """The first candidate of a scenario that fits with the sequences of all users, or else with one of a useful length.
 
     `load` are users or a rate, None for a single user; the `targets` of a load are the usual ones where none is given.
-    `schemes` are those that a server reads besides the formats as released; () leaves that to the engine's documents.
+    `schemes` are those that a server reads besides the formats as released where the engine's documents name none.
     Candidates that the engine is documented to run come first, and under a load the layout that serves it best. Raises
     RooflineError where none can be simulated.
     """
@@ -371,10 +377,10 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
 
     Of formats as wide, those in which the model has a repository come first.
     """
-    if schemes:
-        return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
     profile = asked.profile if engine is None else load_engine(engine)
     offered = list(formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None))
+    if schemes and not any(scheme for scheme, _, _ in offered):
+        return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
     if not said and not is_documented(profile.name):
         offered.append((UNDOCUMENTED, "", Price.CALIBRATION))
     reads = is_documented(profile.name) and not runs_gguf(profile.name) and not said
@@ -417,24 +423,33 @@ def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float
 def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict[str, Any]]:
     """As asked; and of devices that were named with their count, other degrees of tensor and pipeline parallelism.
 
-    Of several users also replicas of fewer devices, among which engines divide the experts of a mixture; so they do
-    where tensor parallelism would cut experts inside blocks of their weights.
+    Of several users also replicas of fewer devices, among which engines divide the experts of a mixture, or which have
+    all of them; so they do where tensor parallelism would cut experts inside blocks of their weights. Within a
+    domain a pipeline has no more stages than a server has devices: nobody starts longer ones.
     """
     own, inside = asked.settings.parallel, asked.hardware.node_devices
-    devices = own.devices
+    devices, mixture = own.devices, bool(asked.model.experts)
     yield {}
     if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
         return
     wider = (inside << doubled for doubled in range(1, 4) if inside << doubled < devices)  # beyond a node
     for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1, *wider)):
         if devices % tensor == 0 and is_usual(tensor):
-            if (tensor, devices // tensor) != (own.tensor, own.pipeline):
-                yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {"tp": tensor}
-            if tensor == devices > 1 and asked.model.experts:
+            copies = devices // tensor
+            if (tensor, copies) != (own.tensor, own.pipeline) and (copies <= SERVER_DEVICES or devices > inside):
+                yield {"tp": tensor, "pp": copies} if tensor < devices else {"tp": tensor}
+            if tensor == devices > 1 and mixture:
                 yield {"enable_expert_parallel": True}
-            copies, experts = devices // tensor, devices if asked.model.experts else 1
+            experts = devices if mixture else 1
             if loaded and copies > 1 and (tensor, copies, experts) != (own.tensor, own.data, own.expert):
                 yield {"tp": tensor, "dp": copies, **({"ep": experts} if experts > 1 else {})}
+    if not loaded or (devices <= SERVER_DEVICES and not mixture):
+        return
+    part, whole = math.gcd(devices, SERVER_DEVICES, inside), {"ep": 1} if mixture else {}
+    for tensor, stages in product(dict.fromkeys((part, part // 2 or 1)), STAGES):
+        copies, rest = divmod(devices, tensor * stages)
+        if not rest and copies > 1 and (tensor, stages, copies) != (own.tensor, own.pipeline, own.data):
+            yield {"tp": tensor, **({"pp": stages} if stages > 1 else {}), "dp": copies, **whole}
 
 
 def _by_engine(tried: tuple[Candidate, ...]) -> Iterator[list[Candidate]]:

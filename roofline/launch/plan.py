@@ -124,7 +124,7 @@ class Plan(Struct, frozen=True, dict=True):
             yield connector.note
         if any(one.setting == "lora_rank" for one in self.settings):
             yield "your adapters: load them, and name them in the benchmark, whose requests are for the base model"
-        if needs is not None and needs.remote_code and not self.trusted:
+        if needs is not None and needs.remote_code and not self.trusted and "trust_remote_code" in server.rows:
             yield f"vLLM's recipe of {needs.recipe} adds --trust-remote-code, to run the repository's code: say it here"
 
     def command(self, pinned: bool = True, needs: bool = True, node: int = 0, listen: Listen = Listen.PORT) -> Command:

@@ -243,6 +243,13 @@ def test_remote_code_is_trusted_only_where_the_user_says_so() -> None:
     assert "--trust-remote-code" in trusted.command
 
 
+def test_servers_without_remote_code_say_nothing_of_it() -> None:
+    """A server of GGUF files runs no code of a repository, whatever vLLM's recipe of it does."""
+    assert any("remote" in note for note in launch(Scenario("qwen3.6-35b-a3b", "h100-sxm", quant="fp8")).notes)
+    gguf = launch(Scenario("qwen3.6-35b-a3b", "rtx-4090", engine="llama.cpp", quant="q4_k_m"))
+    assert not any("remote" in note for note in gguf.notes)
+
+
 def test_a_scheme_without_a_repository_is_a_placeholder_that_says_so() -> None:
     bundle = launch(Scenario("gemma-2-27b", "h100-sxm", quant="awq", tp=2))
     assert shlex.split(bundle.command)[2] == "MODEL"

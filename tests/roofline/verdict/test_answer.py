@@ -12,6 +12,7 @@ from roofline.advisor.chosen import CONTEXT, LAYOUT
 from roofline.launch import launch, launch_command
 from roofline.reports.documents.answer import LINES, _height, answer_document
 from roofline.scenario.analysis import filled
+from roofline.techniques.unsupported import unsupported
 from roofline.verdict.limit import Part
 from roofline.verdict.run import run_command
 from tests.cases import sampled
@@ -184,6 +185,22 @@ def test_servers_of_one_computer_are_answered() -> None:
         answer("llama-3.1-8b", "h100-sxm", engine="mlx")
 
 
+@pytest.mark.parametrize(("model", "hardware"), [("gpt-oss-20b", "arc-b580"), ("llama-3.3-70b", "tpu-v6e")])
+def test_what_would_fit_is_known_to_run(model: str, hardware: str) -> None:
+    """Formats that the engine's documents do not have on a device are no way to fit where there are others."""
+    fits = answer(model, hardware).plan.fits_with
+    assert fits
+    assert not any(unsupported(fit.scenario) for fit in fits)
+
+
+@pytest.mark.parametrize(("model", "hardware"), [("glm-5.2", "8xh200"), ("qwen3-235b-a22b", "4xh100")])
+def test_a_server_of_one_vendor_has_the_widest_documented_format(model: str, hardware: str) -> None:
+    """TensorRT-LLM's documents name formats of weights, unlike MLX's: FP8, whose checkpoint there is, before MXFP4."""
+    found = answer(model, hardware, engine="tensorrt-llm")
+    assert found.scenario.given("quant") == answer(model, hardware).scenario.given("quant") == "fp8_block"
+    assert "MODEL" not in found.command
+
+
 def test_a_checkpoint_of_mlx_runs_on_apple_silicon_alone() -> None:
     checkpoint = "mlx-community/Llama-3.1-8B-Instruct-4bit"
     assert "affine4_g64 on mlx" in str(answer(checkpoint, "m4-max"))
@@ -231,7 +248,7 @@ def test_a_count_has_no_wide_pipeline(model: str, hardware: str, layout: tuple[i
 def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
     """As NVL72 is used: data-parallel attention and experts over all (NVIDIA/TensorRT-LLM, tech_blog 4)."""
     alone = Scenario(model, "72xgb200")
-    for scenario in (answer(model, "72xgb200", rate=500).scenario, alone.with_(batch=216), alone.laid_out_for(216)):
+    for scenario in (alone.with_(batch=216), alone.laid_out_for(216)):
         parallel = scenario.settings.parallel
         assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (1, 72, 72, 1)
         assert parallel.exchange == "nvlink_one_sided"
@@ -241,6 +258,23 @@ def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
     asked = alone.with_(tp=8, pp=9).settings.parallel
     assert (asked.tensor, asked.data, asked.pipeline, asked.exchange) == (8, 1, 9, "")
     assert alone.with_(hw="8xh200").settings.parallel.data == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "users"),
+    sampled([("kimi-k3", "72xgb200", 256), ("deepseek-v4-pro", "72xgb300", 512), ("gpt-oss-120b", "8xh100", 256)], 2),
+)
+def test_the_answer_of_many_devices_is_no_slower_than_replicas(model: str, hardware: str, users: int) -> None:
+    """Which `choose layout` compares; experts over all devices, and a stage on each, are slower under a mixed load."""
+    found, options = answer(model, hardware, users=users), {"tp": 4, "dp": int(hardware.partition("x")[0]) // 4}
+    if model == "kimi-k3":  # which four do not hold
+        options = {"tp": 8, "pp": 3, "dp": 3}
+    (other,) = serve(Scenario(model, hardware, ep=1, **options), concurrency=[users]).outcomes
+    assert found.outcome is not None
+    assert found.outcome.output_tokens_per_second >= 0.95 * other.output_tokens_per_second
+    parallel = found.scenario.settings.parallel
+    assert parallel.pipeline <= 8
+    assert parallel.devices == int(hardware.partition("x")[0])
 
 
 @pytest.mark.parametrize("model", sampled(["kimi-k3", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b"], 1))
