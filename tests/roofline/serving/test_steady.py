@@ -282,7 +282,7 @@ def test_outputs_of_a_number_vary_about_it_where_requests_are_in_flight(tokens: 
     for other in (
         replace(load, concurrency=None, rate=3.0),
         replace(load, generate=f"exponential:mean={tokens}"),
-        replace(load, generate=f"fixed:{tokens}"),
+        replace(load, generate=f"fixed:{tokens:.0f}"),
         replace(load, generate=1),
     ):
         assert other.apart == other
