@@ -13,9 +13,10 @@ from roofline.specs.model import Model
 CLASSES = """
     apertus-1.5-8b bart-base bert-base cohere-transcribe-03-2026 deepseek-moe-16b deepseek-v3.2 deepseek-v4-flash
     falcon-h1-7b falcon-mamba-7b flash gau gemma-2-9b gemma-3-4b gemma-4-26b-a4b gemma-4-e2b glm-4.5v gpt-oss-20b
-    granite-4.0-h-tiny h3-125m hyena-355m hy4 jamba-reasoning-3b jamba-v0.1 jina-reranker-m0 kimi-k2.5 kimi-k3
+    granite-4.0-h-tiny h3-125m hy4 hyena-355m jamba-reasoning-3b jamba-v0.1 jina-reranker-m0 kimi-k2.5 kimi-k3
     kimi-linear-48b-a3b lfm2-350m lfm2-8b-a1b llama-3.1-8b mamba2-130m minicpm3-4b mistral-small-4-119b
-    modernbert-base qwen3-next-80b-a3b qwen3.5-35b-a3b qwen3.5-4b retnet-1.3b rwkv-4-169m s4 stable-diffusion-1.5
+    modernbert-base nomic-embed-text-v2-moe qwen3-next-80b-a3b qwen3.5-35b-a3b qwen3.5-4b retnet-1.3b rwkv-4-169m s4
+    solar-open2-250b stable-diffusion-1.5
 """
 """A model of each architecture, as `architecture` tells them apart."""
 
