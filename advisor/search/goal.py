@@ -308,7 +308,7 @@ class Goal(Struct, frozen=True):
         return self
 
     def limited(self, analysis: Analysis) -> Goal:
-        """The goal with the usual targets, of users or a rate, or where it may change the batch; but of sessions.
+        """The goal with the usual targets under users or a rate, and where it may change the batch; not under sessions.
 
         Where the batch changes, and no limit of a time is set, each holds only if the scenario as it is meets it.
         """
