@@ -308,11 +308,12 @@ class Goal(Struct, frozen=True):
         return self
 
     def limited(self, analysis: Analysis) -> Goal:
-        """The goal with the usual targets, of users or a rate, or where it may change the batch; but of sessions.
+        """The goal with the usual targets under users or a rate, and where it may change the batch; not under sessions.
 
         Where the batch changes, and no limit of a time is set, each holds only if the scenario as it is meets it.
         """
-        ttft, tpot = targets_or_usual(self.limits.ttft, self.limits.tpot, generates=analysis.decode is not None)
+        several = analysis.decode is not None and bool(np.all(analysis.scenario.generate > 1))
+        ttft, tpot = targets_or_usual(self.limits.ttft, self.limits.tpot, generates=several)
         usual = {"ttft": ttft, **({"tpot": tpot} if math.isfinite(tpot) else {})}
         if self.loaded and (self.demand is None or self.demand.sessions is None):
             default = usual.keys() > self.limits.given.keys() & usual.keys()

@@ -214,7 +214,10 @@ def _of(outcome: SessionOutcome, metric: str, column: str) -> Estimate:
             return outcome.ttft.p50
         case "TPOT":
             return outcome.tpot.mean if "mean" in column else outcome.tpot.p50
-    return outcome.tokens_per_second
+    # Of a number of sessions: the time of turns has the error, their gaps have none.
+    total, turn = outcome.input_tokens_per_second + outcome.output_tokens_per_second, outcome.e2e.mean
+    gap = max(outcome.value / outcome.turns_per_second - turn.mid, 0.0)
+    return Estimate(*(total * (gap + turn.mid) / (gap + each) for each in (turn.high, turn.mid, turn.low)))
 
 
 def score(run: Run, draws: int, predictor: Predictor) -> Iterator[Scored]:

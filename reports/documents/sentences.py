@@ -237,8 +237,9 @@ class Sentences(Struct, frozen=True):
                 most = "" if outcome.saturated_at is None else f" of at most {count_text(outcome.saturated_at)}"
                 rate = f"{count_text(outcome.requests_per_second)} sequences/s{most}"
                 return f"{rate}; p95 latency {first} ({prompt} tokens)"
-            user, every = inverse(outcome.tpot.p50), count_text(outcome.output_tokens_per_second)
-            found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 {self._late}"
+            user, found = inverse(outcome.tpot.p50), f"{count_text(outcome.output_tokens_per_second)} tokens/s"
+            found += "" if math.isnan(user.mid) else f", {count_text(user.mid)} a user ({self._between(user)})"
+            found += f"; p95 {self._late}"
             return found if terse else f"{found} ({lengths})"
         expected = self.verdict.alone
         first = seconds(expected.ttft.mid, 2)
@@ -254,12 +255,13 @@ class Sentences(Struct, frozen=True):
 
     @property
     def _late(self) -> str:
-        """TTFT and TPOT at p95 of a load, each with its target; where it is to be terse no TPOT that is met."""
+        """TTFT and TPOT at p95 of a load, each with its target; no TPOT of a single token, or met where it is terse."""
         verdict, times = self.verdict, self.verdict.outcome
         assert times is not None
         told = {"ttft": times.ttft.p95.mid, "tpot": times.tpot.p95.mid}
-        shown = [name for name in told if name == "ttft" or name in verdict.missed or self.brief < Brief.TERSE]
         targets = dict(zip(told, verdict.targets, strict=True))
+        brief = "tpot" not in verdict.missed and self.brief >= Brief.TERSE
+        shown = ["ttft"] if brief or math.isnan(told["tpot"]) else [*told]
         return ", ".join(f"{name.upper()} {seconds(told[name], 2)} of {target_text(targets[name])}" for name in shown)
 
     def _between(self, rate: Estimate) -> str:

@@ -109,6 +109,13 @@ def test_user_errors_are_one_sentence(options, said, run) -> None:
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("load", [("--concurrency", "4"), ("--rate", "4")])
+def test_requests_of_one_token_have_no_target_of_the_next(run, load) -> None:
+    status, shown, _ = run("advise", "llama-3.1-8b", "h100-sxm", "--objective", "goodput", *load, "--generate", "1")
+    assert status == 0
+    assert "requests/s within TTFT 10 s (by default)" in " ".join(shown.split())
+
+
 def test_what_does_not_fit_is_told(run) -> None:
     status, _, err = run("advise", "llama-3.1-70b", "--hw", "h100-sxm", "--objective", "goodput")
     assert status == 2

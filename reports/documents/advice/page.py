@@ -8,7 +8,7 @@ from typing import Any
 
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import PRICES, Objective, Price
-from roofline.core.units import amount, count_text
+from roofline.core.units import amount, count_text, target_text
 from roofline.reports.documents.summary import is_encoder
 from roofline.reports.output.blocks import WIDTH, Block
 from roofline.reports.output.cells import cell
@@ -209,8 +209,8 @@ def _objective(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Any:
 
 
 def _limit(name: str, value: float) -> str:
-    unit = {"memory": "B", "gpus": "devices", "budget": "USD/h"}.get(name, "s")
-    return _amount(value, unit)
+    unit = {"memory": "B", "gpus": "devices", "budget": "USD/h"}.get(name)
+    return target_text(value) if unit is None else amount(value, unit)
 
 
 def _amount(value: Any, unit: str) -> str:

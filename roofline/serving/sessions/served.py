@@ -25,7 +25,6 @@ from roofline.serving.sessions.routing import PREFIX, SESSION
 from roofline.serving.sessions.theory import State, Theory
 from roofline.serving.sessions.transient import Transient, theory_of
 from roofline.serving.sessions.workload import Workload
-from roofline.timing.intervals import Estimate
 from roofline.timing.intervals.deployments import farther
 
 LEAST_TURNS, MOST_TURNS, OF_EACH = 2000, 30_000, 40
@@ -104,13 +103,6 @@ class SessionOutcome(Struct, frozen=True):
     def hit(self) -> float:
         """The fraction of prompt tokens that some tier has."""
         return sum(self.hits)
-
-    @property
-    def tokens_per_second(self) -> Estimate:
-        """Prompt and output tokens/s of a number of sessions: the time of turns has the error, their gaps have none."""
-        total, turn = self.input_tokens_per_second + self.output_tokens_per_second, self.e2e.mean
-        gap = max(self.value / self.turns_per_second - turn.mid, 0.0)
-        return Estimate(*(total * (gap + turn.mid) / (gap + each) for each in (turn.high, turn.mid, turn.low)))
 
 
 class SessionCurve(Result, Deployed, frozen=True, kw_only=True):

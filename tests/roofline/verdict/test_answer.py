@@ -498,6 +498,14 @@ def test_a_size_takes_more_of_the_memory_as_the_answer_does() -> None:
     assert size("gpt-oss-120b", hw=["h100-sxm"], rate=1, most=1).choices[0].best.devices == 1
 
 
+@pytest.mark.parametrize("width", [80, 50])
+def test_requests_of_one_token_have_no_time_per_token(width: int) -> None:
+    """A classifier or a router generates one: its server has a TTFT alone."""
+    lines = answer_document(answer("llama-3.1-8b", "h100-sxm", users=16, generate=1), width=width)["lines"]
+    assert not any("nan" in line or "TPOT" in line for line in lines)
+    assert any("p95 TTFT" in line for line in lines)
+
+
 def test_one_user_has_a_context_of_use() -> None:
     assert answer("gemma-4-31b", "4090").context >= CONTEXT
     assert answer("gemma-4-31b", "4090", prompt=128, generate=64).scenario.profile.name == "vllm"
