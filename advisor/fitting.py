@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
@@ -86,11 +86,12 @@ def remedy(error: DoesNotFitError) -> str:
     scenario, load = error.scenario, error.load
     if scenario is None or load is None:
         return ""
-    for kind in KINDS[:-1]:  # a load has no less work
-        with suppress(RooflineError):
-            if (fit := kind(scenario)) is not None:
-                replica_of(fit.scenario, load)
-                return str(fit)
+    for kind in KINDS[:-1]:  # a load has no less work, and its requests may need a narrower cache than one sequence
+        for fit in _narrower(scenario) if kind is _formats else [kind(scenario)]:
+            with suppress(RooflineError):
+                if fit is not None:
+                    replica_of(fit.scenario, load)
+                    return str(fit)
     return ""
 
 
@@ -100,6 +101,11 @@ def _utilization(scenario: Scenario) -> Fit | None:
 
 
 def _formats(scenario: Scenario) -> Fit | None:
+    return next(_narrower(scenario), None)
+
+
+def _narrower(scenario: Scenario) -> Iterator[Fit]:
+    """The formats in which it fits, in the order in which they are tried."""
     engine = scenario.profile
     offered = [entry[:2] for entry in formats_for(scenario.model, scenario.hardware, engine, Quality.CALIBRATED)]
     if runs_gguf(engine.name):
@@ -110,8 +116,7 @@ def _formats(scenario: Scenario) -> Fit | None:
         if narrower is not None:
             memory, present = analyze(narrower.scenario).memory, analyze(scenario).memory
             if np.all(memory.weights <= present.weights) and np.all(memory.kv_cache <= present.kv_cache):
-                return narrower
-    return None
+                yield narrower
 
 
 def _other_engine(scenario: Scenario) -> Fit | None:

@@ -362,8 +362,8 @@ class Sentences(Struct, frozen=True):
         return "  # add --trust-remote-code: its tokenizer is code" if runs_code else ""
 
 
-def failure(verdict: Verdict, shown: int) -> list[str]:
-    """That nothing fits, what was tried, and as many changes as are shown of those with which it fits."""
+def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
+    """That nothing fits, what was tried (not if `brief`), and as many changes as are shown with which it fits."""
     plan, scenario = verdict.plan, verdict.scenario
     memory = plan.candidate.memory(1)
     tried: dict[str, dict[str, None]] = {}
@@ -371,9 +371,10 @@ def failure(verdict: Verdict, shown: int) -> list[str]:
         tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
     of_each = " a device" if plan.devices > 1 else ""
     told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
+    least = "The least that was tried" if brief else f"Tried: {told}; the least"
     lines = [
         f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}",
-        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)}{of_each}",
+        f"{least} needs {size(memory.total)} of {size(memory.budget)}{of_each}",
     ]
     fits = plan.fits_with[:SHOWN_FITS]
     if not fits:

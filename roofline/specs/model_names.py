@@ -97,6 +97,8 @@ def _read(text: str, files: Files, with_maker: bool = True) -> Named:
     if (model := bundled(TAGS).get(plain.lower())) is not None:
         meant = _read(model, files)
         tag = next(entry.tag for entry in entries if entry.name == meant.name)
+        if ":" not in plain and begins(plain, meant.name):  # mistral-nemo: its maker's name, too, which says no format
+            tag = None
         return Named(meant.name, meant.path, {**meant.changes, **({} if tag is None else {"quantization": tag})})
     if "mlx" in plain.lower():
         plain = _MLX_BITS.sub(r"affine\1_g64", plain)

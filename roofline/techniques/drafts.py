@@ -75,8 +75,15 @@ def eagle_3_layer(target: Model) -> Model:
 
 @lru_cache(maxsize=128)
 def prediction_module(target: Model) -> Model:
-    """An MTP module (DeepSeek-V3): the fusing GEMM (2h x h), and a layer like the target's last one."""
-    return _fused_input_model(target, "mtp", _attention_layer(target, "multi-token-prediction"))
+    """An MTP module (DeepSeek-V3): the fusing GEMM (2h x h), and a layer like the target's last one.
+
+    Where layers are attention or a feed-forward block, the module has both (Nemotron 3, as its checkpoints hold them).
+    """
+    layer = _attention_layer(target, "multi-token-prediction")
+    if layer.feed_forward is None:
+        blocks = (group.layer.feed_forward for group in reversed(target.groups) if group.layer.mixer is None)
+        layer = replace(layer, feed_forward=next(blocks, None))
+    return _fused_input_model(target, "mtp", layer)
 
 
 @lru_cache(maxsize=128)

@@ -96,3 +96,9 @@ def test_a_deployment_that_does_not_fit_has_a_remedy(run: Run, model: str, optio
     changed = said.partition("; ")[2].removesuffix(" would do\n").split()
     assert changed[0].startswith(option)
     assert run("serve", model, "--hw", "h100-sxm", "--rate", "1", *changed)[0] == 0
+
+
+def test_the_remedy_of_a_load_holds_its_longest_request(run: Run) -> None:
+    """In FP8 one short sequence of it fits; its sessions grow to a million tokens, which take an FP8 cache, too."""
+    question = ("serve", "glm-5.2", "--hw", "8xb200-sxm", "--sessions", "2", "--profile", "coding-agent")
+    assert run(*question)[2].endswith("; --quant fp8 --kv fp8 would do\n")

@@ -148,6 +148,9 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
             ("unsloth/gpt-oss-20b-GGUF:F16", "gpt-oss-20b", "mxfp4"),
             ("someone/Qwen3-32B-Thinking-2601", "qwen3-32b", None),  # a revision of the weights
             ("nous-hermes2", "solar-10.7b", "q4_k_m"),  # its smaller one is the default
+            ("nemotron-3-nano", "nemotron-3-nano-30b-a3b", None),  # the maker's name, too
+            ("nemotron-3-nano:30b", "nemotron-3-nano-30b-a3b", "q4_k_m"),
+            ("mistral-nemo", "mistral-nemo-12b", None),
             ("gemma3:27b-it-qat", "gemma-3-27b", "q4_0"),  # https://ollama.com/library/gemma3/tags
             ("mlx-community/gemma-3-27b-it-qat-4bit", "gemma-3-27b", "affine4_g64"),
         ],

@@ -186,6 +186,17 @@ def test_medusa_parameters() -> None:
     assert parameters(medusa_heads(target, 4)) == 4 * (4096 * 4096 + 32000 * 4096)
 
 
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [("nemotron-3-super-120b-a12b", 2_942_325_248), ("qwen3.5-27b", 424_699_392)],  # headers of their BF16 files
+)
+def test_a_prediction_module_has_the_parameters_of_the_checkpoints(name: str, stored: int) -> None:
+    """But for norms of inputs. Where a layer is attention or experts alone, the module has both."""
+    model = load_model(name)
+    ends = 2 * model.vocabulary * model.hidden  # shared with the model
+    assert parameters(prediction_module(model)) - ends == pytest.approx(stored, rel=1e-4)
+
+
 def test_mtp_module_parameters() -> None:
     """The checkpoint has 685 B parameters, 671 B in the main model, 14 B with copies of embedding and lm_head."""
     module = prediction_module(load_model("deepseek-v3"))

@@ -43,6 +43,14 @@ def test_an_answer_is_at_most_eight_lines_of_eighty_columns(names: tuple[str, st
     assert sum(len(wrap(line, 80)) for line in told if not line.startswith(("Tried: ", "MODEL: "))) <= 7
 
 
+@pytest.mark.parametrize(("model", "hardware"), [("deepseek-v4-pro", "h200"), ("deepseek-v3", "h100-sxm")])
+def test_more_devices_are_shown_beside_what_there_is(model: str, hardware: str) -> None:
+    """What was tried gives way to the change that is many times as fast."""
+    told = str(answer(model, hardware)).splitlines()
+    assert any(line.startswith("8 x ") for line in told)
+    assert any("CPU memory" in line for line in told)
+
+
 def test_a_model_that_fits_only_in_four_bits_runs_where_its_files_do() -> None:
     found = answer("llama-3.3-70b", "2x4090")
     assert (found.fits, found.scenario.profile.name, found.scenario.given("quant")) == (True, "vllm", "awq")
