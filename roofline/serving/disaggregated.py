@@ -145,7 +145,7 @@ def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
             options=["simulate"],
         )
     points = np.atleast_1d(np.asarray(values, float))
-    stages = _stages(tandem, load)
+    stages = _stages(tandem, load.within(tandem.decode.kv_tokens))
     most = stages.saturation
     if load.arrivals is not Arrivals.CLOSED:
         stable = points < most

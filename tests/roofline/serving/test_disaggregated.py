@@ -202,6 +202,13 @@ def test_a_steady_state_is_that_of_its_own_load_whatever_was_asked_before() -> N
     assert varied > 1.02 * before
 
 
+def test_outputs_that_would_not_fit_where_they_decode_do_not_vary() -> None:
+    both = tandem()
+    full = replace(both, decode=replace(both.decode, kv_tokens=2000))
+    load = Load(prompt=1000, generate=950, concurrency=2)
+    assert steady_tandem(full, load.apart, [2]).e2e[2] == steady_tandem(full, load, [2]).e2e[2]
+
+
 def test_decode_steps_are_not_delayed_by_prompts() -> None:
     """DistServe (Zhong et al. 2024): no interference."""
     load = Load(prompt=3000, generate=200, rate=8)
