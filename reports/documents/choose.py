@@ -7,7 +7,7 @@ from typing import Any
 
 from roofline.advisor.choosing.decision import Decision
 from roofline.advisor.choosing.rows import Row, rival_of
-from roofline.core.units import seconds
+from roofline.core.units import rate_text, seconds
 from roofline.reports.documents.odds import odds_document, sentence, sure
 from roofline.reports.documents.serving import latencies, varied
 from roofline.reports.documents.summary import targets_text
@@ -128,7 +128,7 @@ def told(found: Decision) -> str:
     limits = targets_text(_limits(found))
     head = ""
     if best.missed == ("load",) and best.largest is not None:
-        return f"none sustains {load.rate:g} requests/s: {best.label} comes nearest, with at most {best.largest:.3g}."
+        return f"none sustains {rate_text(load.rate)}: {best.label} comes nearest, with at most {best.largest:.3g}."
     if best.missed:
         head = f"none meets {' and '.join(limits) or 'the load'} at p95; without that "
     elif best.unknown:
@@ -165,7 +165,7 @@ def _reason(found: Decision) -> str:
 def decision_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The verdict, the table, why alternatives do not run, and where the prices are from."""
     users, rate = document["concurrency"], document["requests_per_s"]
-    load = f"{rate:g} requests/s" if rate is not None else "1 user" if users == 1 else f"{users} users"
+    load = rate_text(rate) if rate is not None else "1 user" if users == 1 else f"{users} users"
     lengths = f"{document['prompt']} + {document['generate']} tokens"
     title = f"choose {document['decided']}: {document['model']} for {load}, {lengths}"
     rows = [_cells(row) for row in _shown(document)]

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from roofline.advisor.chosen import CONTEXT, WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
-from roofline.core.units import count_text, seconds, si, target_text
+from roofline.core.units import count_text, rate_text, seconds, si, target_text
 from roofline.launch.command import needs_of
 from roofline.launch.repository import name_of, repository_of
 from roofline.scenario.analysis import longest_context
@@ -120,7 +120,7 @@ class Sentences(Struct, frozen=True):
             return f"No: {unknown}{what}{instead}; the figures are those if it did"
         if outcome is not None and not outcome.stable:
             most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
-            return f"No: {model} on {where}{how}, cannot serve {verdict.rate:g} requests/s{most}"
+            return f"No: {model} on {where}{how}, cannot serve {rate_text(verdict.rate)}{most}"
         if (missed := verdict.missed) and not verdict.slow:
             targets = dict(zip(("ttft", "tpot"), verdict.targets, strict=True))
             told = " and ".join(
@@ -130,7 +130,7 @@ class Sentences(Struct, frozen=True):
             return f"No: {model} on {where}{how}, misses {told}"
         if verdict.loaded:
             rate, users = verdict.rate, verdict.users
-            load = f"{users:,} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
+            load = f"{users:,} user{'s' * (users != 1)}" if rate is None else rate_text(rate)
             waits = queue and "ttft" in verdict.missed
             head = "Not at once" if waits else "Slowly" if verdict.slow else "Yes"
             return f"{head}: {model} serves {load} on {where}{how}, {context}"

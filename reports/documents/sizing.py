@@ -10,7 +10,7 @@ from roofline.advisor.sizing.configurations import Configuration
 from roofline.advisor.sizing.deployments import Deployment
 from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
-from roofline.core.units import Dimension, parse_quantity, seconds, si
+from roofline.core.units import Dimension, parse_quantity, rate_text, seconds, si
 from roofline.reports.documents.serving import latencies, varied
 from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
@@ -120,7 +120,7 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     service = document["service"]
     rate, users = service["requests_per_s"], service["concurrency"]
     alone = rate is None and users is None
-    load = "one user" if alone else f"{users} requests in flight" if rate is None else f"{rate:g} requests/s"
+    load = "one user" if alone else f"{users} requests in flight" if rate is None else rate_text(rate)
     output = "" if service["encodes"] else f" + {service['generate']}"
     title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
     if targets := targets_text(service):

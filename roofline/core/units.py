@@ -138,6 +138,11 @@ def count_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def rate_text(value: float) -> str:
+    """A rate of requests as somebody gave it: 1 request/s, 0.5 requests/s."""
+    return f"{value:g} request{'s' * (value != 1)}/s"
+
+
 def amount(value: float, unit: str) -> str:
     """Format a figure: a duration or bytes with a prefix, others with three digits, or all digits from 100 on."""
     match unit:
