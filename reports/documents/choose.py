@@ -127,7 +127,7 @@ def told(found: Decision) -> str:
     best = rows[0]
     limits = targets_text(_limits(found))
     head = ""
-    if best.missed == ("load",) and best.largest is not None:
+    if best.missed == ("load",) and best.largest is not None and load.rate is not None:
         return f"none sustains {rate_text(load.rate)}: {best.label} comes nearest, with at most {best.largest:.3g}."
     if best.missed:
         head = f"none meets {' and '.join(limits) or 'the load'} at p95; without that "

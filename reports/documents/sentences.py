@@ -118,7 +118,7 @@ class Sentences(Struct, frozen=True):
             instead = f"; it runs {verdict.instead}" if verdict.instead else ""
             unknown = f"{scenario.profile.name} is not known to run {', '.join(map(str, missing))}"
             return f"No: {unknown}{what}{instead}; the figures are those if it did"
-        if outcome is not None and not outcome.stable:
+        if outcome is not None and verdict.rate is not None and not outcome.stable:
             most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
             return f"No: {model} on {where}{how}, cannot serve {rate_text(verdict.rate)}{most}"
         if (missed := verdict.missed) and not verdict.slow:
