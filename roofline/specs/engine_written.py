@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -44,8 +45,13 @@ def _differing(found: Struct, usual: Struct, always: tuple[str, ...] = ()) -> di
     """The fields that differ from the usual ones, as a file has them."""
     values = ((name, getattr(found, name)) for name in found.__struct_fields__)
     changed = {name: value for name, value in values if name in always or value != getattr(usual, name)}
-    written: dict[str, Any] = to_builtins(changed, enc_hook=dict)
+    written: dict[str, Any] = to_builtins(changed, enc_hook=_plain)
     return written
+
+
+def _plain(value: Any) -> Any:
+    """A mapping that is no dictionary, or a number of NumPy that a fit yields."""
+    return dict(value) if isinstance(value, Mapping) else float(value)
 
 
 def _some(**sections: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -52,6 +53,14 @@ def test_profiles_have_sources_and_round_trip(name: str, tmp_path: Path) -> None
     assert (again.shared_stream, again.all_reduce) == (engine.shared_stream, engine.all_reduce)
     for parameter in PARAMETERS:
         assert again[parameter.name] == pytest.approx(engine[parameter.name], rel=1e-3)
+
+
+def test_fits_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
+    engine = load_engine("vllm")
+    fitted = replace(engine, scheduler=replace(engine.scheduler, spread_ttft=(np.float64(0.8), np.float64(1.25))))
+    path = tmp_path / "mine.yaml"
+    path.write_text(render(fitted), encoding="utf-8")
+    assert parse_engine(read_mapping(path), str(path)).scheduler.spread_ttft == (0.8, 1.25)
 
 
 def test_ideal_engine_has_no_host_time() -> None:
