@@ -151,7 +151,10 @@ def choose(
     search = Search(load, goal, limits, hours)
     if what not in (Decided.HARDWARE, Decided.ENGINE):
         scenario = _settled(scenario, what, load if said else None, targets)
-    search.add(_alternatives(what, scenario, names, load, limits, options), progress)
+    alternatives = _alternatives(what, scenario, names, load, limits, options)
+    if what is Decided.ENGINE:
+        alternatives = [_fitted(each, load, targets) for each in alternatives]
+    search.add(alternatives, progress)
     rows = search.ranked()
     judged, even = search.odds(rows), None
     if price is not None:
@@ -201,8 +204,6 @@ def _alternatives(
 ) -> list[Alternative]:
     if what is Decided.DISAGGREGATION:
         return list(disaggregations(scenario, load, limits))
-    if what is Decided.ENGINE:
-        return [_fitted(each, load, limits) for each in ALTERNATIVES[what](scenario)]
     if what is not Decided.HARDWARE:
         return list(ALTERNATIVES[what](scenario))
     if len(names) < 2:
@@ -210,12 +211,12 @@ def _alternatives(
     return [_deployed(Scenario(scenario.model_name, name, **options), name, load, limits, options) for name in names]
 
 
-def _fitted(alternative: Alternative, load: Load, limits: tuple[float | None, float | None]) -> Alternative:
+def _fitted(alternative: Alternative, load: Load, targets: Targets) -> Alternative:
     """An engine in the formats of the question, or where these do not fit as an answer chooses for it."""
     scenario = alternative.scenario
     with suppress(RooflineError):
         if scenario is not None and not analyze(scenario).memory.fits:
-            plan = plan_for(scenario, load, (limits[0] or math.inf, limits[1] or math.inf))
+            plan = plan_for(scenario, load, targets)
             if plan.fits:
                 changed = plan.candidate.formats if plan.narrower else "more of the memory"
                 return replace(alternative, label=f"{alternative.label}, {changed}", scenario=plan.scenario)

@@ -354,12 +354,7 @@ def parts(document: Document, ops: bool = True, verbose: bool = True) -> list[An
     for name, phase in document["phases"].items():
         header, rows = summary.op_rows(phase)
         drawn.append(table(header, rows, title=f"{name.capitalize()}: {summary.phase_line(phase)}"))
-    drawn.append(
-        Text(
-            "FLOP, bytes and times per instance; share of the phase's time for all instances.",
-            "dim",
-        )
-    )
+    drawn.append(Text("FLOP, bytes and times per instance; share of the phase's time for all instances.", "dim"))
     return drawn
 
 

@@ -152,13 +152,12 @@ def sessions_blocks(document: Mapping[str, Any]) -> list[Block]:
     columns += [*USE, *([Column("met", "met", ".0%")] if first["met"] is not None else [])]
     columns += [Column("USD/session", "usd.session", ".3g")] if first["usd"] is not None else []
     title = f"{document['model']} on {deployed_on(document)}"
-    lines = [*_about(document), *(f"note: {note}" for note in document["notes"])]
-    curve = Block(title, lines, *table_of(columns, rows))
+    curve = Block(title, _about(document), *table_of(columns, rows))
     return [curve, *(Block(lines=[line]) for line in _limits(points, name))]
 
 
 def _about(document: Mapping[str, Any]) -> list[str]:
-    """The lines on the workload, and how a benchmark replays it, and on the cache."""
+    """The lines on the workload, and how a benchmark replays it, on the cache and on the deployment."""
     work, cache = document["workload"], document["cache"]
     shared = f", {work['shared']:,} tokens shared" if work["shared"] else ""
     means = work["means"]
@@ -180,6 +179,7 @@ def _about(document: Mapping[str, Any]) -> list[str]:
         f"Sessions ({work['name']}), on average: {means['turns']:.3g} turns, {means['first']:,.0f} tokens at first,"
         f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}{replayed}",
         f"Cache: {pool}{below}; weights {document['weights']}, KV cache {document['kv']}",
+        *(f"note: {note}" for note in document["notes"]),
     ]
 
 
@@ -233,8 +233,7 @@ def most_blocks(document: Mapping[str, Any]) -> list[Block]:
     whole = document.get("answer") or document["with_tiers"]
     steps = [*document["fewer_tiers"], whole]
     titles = ["the pool alone" if names else "the pool", *(f"with {' and '.join(names[:at])}" for at in range(1, 9))]
-    lines = [*_about(document), *(f"note: {note}" for note in document["notes"])]
-    lines += [*(_held_line(title, found) for title, found in zip(titles, steps, strict=False))]
+    lines = [*_about(document), *(_held_line(title, found) for title, found in zip(titles, steps, strict=False))]
     lines += [_added(*each) for each in zip(names, steps, steps[1:], strict=False)]
     return [Block(f"The most sessions of {document['model']} on {deployed_on(document)}", lines)]
 
