@@ -41,3 +41,13 @@ def name_of(scenario: Scenario) -> str:
 def quantized(scenario: Scenario, scheme: str) -> str:
     """The listed repository of the scenario's model in a scheme; "" for none."""
     return quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
+
+
+def released_in(scenario: Scenario, scheme: str) -> str:
+    """The listed repository that has the very weights of the scenario's own in a scheme; "" for none.
+
+    Its name is that of the scenario's repository and the scheme: Instruct has other weights than a base model.
+    """
+    listed, own = quantized(scenario, scheme), letters(repository_of(scenario).rpartition("/")[2])
+    _, _, rest = letters(listed.rpartition("/")[2]).partition(own)
+    return listed if own and rest.startswith(letters(scheme.partition("_")[0])) else ""

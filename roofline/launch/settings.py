@@ -16,7 +16,7 @@ import numpy as np
 from roofline.core.errors import RooflineError
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.rewrite import Adapter
-from roofline.launch.repository import name_of
+from roofline.launch.repository import name_of, released_in
 from roofline.scenario.engine_options import ranks_together
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
@@ -152,7 +152,8 @@ def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
         online = any(scheme in (row.values or ()) for row in server.rows.get("quant", ()))
         loads, file = {name.upper() for name in server.loads}, server.reads_file(scheme)
         reads = scheme in GGUF_SCHEMES if file else scheme.upper().split("KV")[0] in loads
-        if online and scenario.model.quantization is None:
+        # A listed checkpoint saves the load of 16 bits, which may have no room before the server quantizes them.
+        if online and scenario.model.quantization is None and not (reads and released_in(scenario, scheme)):
             yield Wanted("quant", scheme)
         elif not reads:
             known = ", ".join(server.loads)

@@ -204,6 +204,20 @@ def test_a_model_in_another_format_keeps_its_weights(model: str, scheme: str, re
     assert words(Scenario(model, "8xh200-sxm", quant=scheme))[2] == repository
 
 
+@pytest.mark.parametrize(
+    ("model", "loads"),
+    [
+        ("glm-4.7", ["zai-org/GLM-4.7-FP8"]),
+        ("llama-3.3-70b", ["nvidia/Llama-3.3-70B-Instruct-FP8"]),
+        ("meta-llama/Llama-3.1-8B", ["meta-llama/Llama-3.1-8B", "--quantization", "fp8"]),  # listed: Instruct alone
+    ],
+)
+def test_a_listed_checkpoint_is_loaded_in_place_of_quantizing_at_start(model: str, loads: list[str]) -> None:
+    found = shlex.split(launch(Scenario(model, "8xh100-sxm", quant="fp8")).command)
+    assert found[2] == loads[0]
+    assert ("--quantization" in found) == (len(loads) > 1)
+
+
 def test_slots_of_llama_cpp_share_a_context_that_is_given() -> None:
     scenario = Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", ctx_size=4096)
     assert value(words(scenario), "--ctx-size") == "4096"
