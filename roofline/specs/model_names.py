@@ -215,7 +215,8 @@ def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
     path = spec_files("modelspecs").get(model)
     listed = {} if path is None else read_mapping(path).get("repositories") or {}
     own, found = letters(repository.rpartition("/")[2] or model).removesuffix("bf16"), dict[str, str]()
-    for name, other in listed.items():
+    for name in sorted(listed, key=len):  # a model itself before its -Instruct
+        other = listed[name]
         scheme = other.get("quantization") if len(other) == 1 else None
         if scheme is not None and own in letters(name):
             found.setdefault(scheme, name)
