@@ -152,7 +152,7 @@ def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
         online = any(scheme in (row.values or ()) for row in server.rows.get("quant", ()))
         loads, file = {name.upper() for name in server.loads}, server.reads_file(scheme)
         reads = scheme in GGUF_SCHEMES if file else scheme.upper().split("KV")[0] in loads
-        # A listed checkpoint is half as much to download and read, and quantized with calibration where its maker has it.
+        # A listed checkpoint is half as much to download, and calibrated where its maker has done so.
         if online and scenario.model.quantization is None and not (reads and released_in(scenario, scheme)):
             yield Wanted("quant", scheme)
         elif not reads:
