@@ -30,15 +30,14 @@ from roofline.launch.bundle import refused
 from roofline.launch.repository import repository_of
 from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.kv_capacity import startable
-from roofline.scenario.layout import is_usual
 from roofline.scenario.memory import more_memory
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
+from roofline.serving.layouts import layouts_on
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets, targets_or_usual
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
-from roofline.specs.hardware import SERVER_DEVICES
 from roofline.specs.model_names import quantized_repositories
 from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
@@ -64,9 +63,6 @@ LENGTHS, CONTEXT = ("prompt", "generate", "context"), 4096
 
 LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
-
-STAGES = (1, 2, 3, 4)
-"""Stages of the replicas that are tried."""
 
 
 class Candidate(Struct, frozen=True, dict=True):
@@ -421,35 +417,17 @@ def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float
 
 
 def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict[str, Any]]:
-    """As asked; and of devices that were named with their count, other degrees of tensor and pipeline parallelism.
-
-    Of several users also replicas of fewer devices, among which engines divide the experts of a mixture, or which have
-    all of them; so they do where tensor parallelism would cut experts inside blocks of their weights. Within a
-    domain a pipeline has no more stages than a server has devices: nobody starts longer ones.
-    """
-    own, inside = asked.settings.parallel, asked.hardware.node_devices
-    devices, mixture = own.devices, bool(asked.model.experts)
+    """As asked; and the layouts of devices that were named with their count, of one user those of one server alone."""
+    own, model = asked.settings.parallel, asked.model
     yield {}
     if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
         return
-    wider = (inside << doubled for doubled in range(1, 4) if inside << doubled < devices)  # beyond a node
-    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1, *wider)):
-        if devices % tensor == 0 and is_usual(tensor):
-            copies = devices // tensor
-            if (tensor, copies) != (own.tensor, own.pipeline) and (copies <= SERVER_DEVICES or devices > inside):
-                yield {"tp": tensor, "pp": copies} if tensor < devices else {"tp": tensor}
-            if tensor == devices > 1 and mixture:
-                yield {"enable_expert_parallel": True}
-            experts = devices if mixture else 1
-            if loaded and copies > 1 and (tensor, copies, experts) != (own.tensor, own.data, own.expert):
-                yield {"tp": tensor, "dp": copies, **({"ep": experts} if experts > 1 else {})}
-    if not loaded or (devices <= SERVER_DEVICES and not mixture):
-        return
-    part, whole = math.gcd(devices, SERVER_DEVICES, inside), {"ep": 1} if mixture else {}
-    for tensor, stages in product(dict.fromkeys((part, part // 2 or 1)), STAGES):
-        copies, rest = divmod(devices, tensor * stages)
-        if not rest and copies > 1 and (tensor, stages, copies) != (own.tensor, own.pipeline, own.data):
-            yield {"tp": tensor, **({"pp": stages} if stages > 1 else {}), "dp": copies, **whole}
+    for layout in layouts_on(asked, own.devices):
+        degrees = (layout.tensor, layout.pipeline, layout.data * layout.copies, layout.expert)
+        options = layout.options(model)
+        asked_for = loaded or layout.data * layout.copies == 1
+        if options is not None and asked_for and degrees != (own.tensor, own.pipeline, own.data, own.expert):
+            yield options
 
 
 def _by_engine(tried: tuple[Candidate, ...]) -> Iterator[list[Candidate]]:
