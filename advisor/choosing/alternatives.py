@@ -25,8 +25,9 @@ from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.serving.layouts import Layout, laid_out, layouts_on, linked_devices, replicated
 from roofline.serving.load import Load
+from roofline.serving.outcome import Targets
 from roofline.serving.pools import Pools
-from roofline.serving.ratios import Limits, ratios_on
+from roofline.serving.ratios import ratios_on
 from roofline.specs.engine import GGUF_ENGINE, list_engines
 from roofline.specs.precision import Precision
 from roofline.techniques import techniques
@@ -147,7 +148,7 @@ RATIOS = 4
 """Layouts of prefill and decode apart that are compared, each with its best ratio."""
 
 
-def disaggregations(scenario: Scenario, load: Load, limits: Limits) -> Iterator[Alternative]:
+def disaggregations(scenario: Scenario, load: Load, limits: Targets) -> Iterator[Alternative]:
     """Prefill and decode together, and apart in the best ratio of the best layouts, on the same number of devices."""
     devices = scenario.settings.parallel.devices
     if devices < 2:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roofline import RooflineError, Scenario, analyze, answer, choose, serve, size
-from roofline.advisor.chosen import CONTEXT, LAYOUT
+from roofline.advisor.planned import CONTEXT, LAYOUT
 from roofline.launch import launch, launch_command
 from roofline.reports.documents.answer import LINES, _height, answer_document
 from roofline.scenario.analysis import filled
