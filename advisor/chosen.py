@@ -22,7 +22,6 @@ from roofline.advisor.sizing.configurations import formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.forecast import with_slots
 from roofline.launch.repository import repository_of
-from roofline.scenario.analysis import analyze
 from roofline.scenario.memory import more_memory
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
@@ -71,8 +70,7 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
         here = _with_headroom(asked, here, users, more)
     tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each])]
     if not tried:
-        asked.with_(**changes[0])  # raises why there is no way to run it
-        analyze(asked)
+        Candidate(asked.with_(**changes[0]), changes[0]).memory(1)  # raises why there is no way to run it
         raise RooflineError("there is no way to run it")
     unsaid = load is None and all(asked.given(name) is None for name in LENGTHS)
     for documented, roomy in product((True, False), (True, False) if unsaid else (False,)):

@@ -4,8 +4,8 @@ Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or
 of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4070 is no rtx-4070-ti. The
 size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module, an A100 that
 of 80 GB, an MI300 an MI300X: what most clouds rent. A DGX H100 has eight of them, and a GB200 NVL72 is a rack of 72,
-but 8xGB200 NVL72 are eight GPUs of one, which is said. What is announced without the figures of a spec is refused with what is known
-(`announced.yaml`).
+but 8xGB200 NVL72 are eight GPUs of one, which is said. What is announced without the figures of a spec is refused with
+what is known (`announced.yaml`).
 """
 
 from __future__ import annotations
