@@ -6,7 +6,7 @@ is for the decision to find out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from types import MappingProxyType
@@ -83,8 +83,7 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
     """
     devices, linked = scenario.settings.parallel.devices, linked_devices(scenario.hardware)
     single = (Layout(tensor=count) for count in TENSOR if count <= linked)
-    for layout in layouts_on(scenario, devices) if devices > 1 else single:
-        server = layout.on(scenario)
+    for layout, server in _laid_out(scenario, layouts_on(scenario, devices) if devices > 1 else single):
         yield Alternative(layout.label, server, layout.copies)
         if layout.degrees.keys() == {"tensor"} and devices > 1 and (divided := context_parallel(server)):
             label = f"TP {layout.tensor} DCP {divided.settings.parallel.context}"
@@ -93,6 +92,13 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
             parallel = server.settings.parallel.on(scenario.hardware)
             for name in other_exchanges(scenario.profile, scenario.hardware, parallel)[:1]:
                 yield Alternative(f"{layout.label}, {name}", server.with_(all_to_all=name), layout.copies)
+
+
+def _laid_out(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple[Layout, Scenario]]:
+    """The layouts with the scenario of one server, without those that the scenario's other options rule out."""
+    for layout in layouts:
+        with suppress(RooflineError):
+            yield layout, layout.on(scenario)
 
 
 def formats(scenario: Scenario) -> Iterator[Alternative]:
@@ -155,9 +161,9 @@ def disaggregations(scenario: Scenario, load: Load, limits: Targets) -> Iterator
         raise RooflineError(
             "prefill and decode apart take at least two devices: name them, as in 8xh200", options=["hw"]
         )
-    for layout in layouts_on(scenario, devices):
+    for layout, server in _laid_out(scenario, layouts_on(scenario, devices)):
         if not layout.is_mixed and layout.pipeline == 1 and layout.devices <= scenario.hardware.node_devices:
-            yield Alternative(layout.label, layout.on(scenario), layout.copies)
+            yield Alternative(layout.label, server, layout.copies)
     link = "node" if devices <= scenario.hardware.node_devices else "network"
     scopes = {entry.scope for entry in scenario.hardware.interconnects}
     for ratio in ratios_on(scenario, load, devices, limits)[:RATIOS]:

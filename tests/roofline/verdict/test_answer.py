@@ -555,3 +555,14 @@ def test_no_offload_is_offered_where_no_source_names_it() -> None:
     for hardware, offered in (("tpu-v6e", False), ("l40s", True)):
         fits = answer("llama-3.3-70b", hardware, engine="vllm", quant="bf16").plan.fits_with
         assert any("offload" in fit.options for fit in fits) is offered
+
+
+def test_a_total_of_sequences_is_divided_among_ranks_that_each_have_one() -> None:
+    """SGLang's --max-running-requests is of all ranks of attention; the layouts that are compared leave such out."""
+    few: dict[str, Any] = {"engine": "sglang", "max_num_seqs": 4}
+    with pytest.raises(RooflineError, match="at least 8"):
+        answer("deepseek-r1", "8xh200", users=4, dp_attention=True, **few)
+    assert answer("deepseek-r1", "8xh200", users=4, **few).scenario.settings.parallel.data == 1
+    labels = [row.label for row in choose("layout", "deepseek-r1", "8xh200", 4, **few).rows]
+    assert "TP 8" in labels
+    assert "attention DP, EP 8" not in labels
