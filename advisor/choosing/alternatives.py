@@ -6,7 +6,7 @@ is for the decision to find out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from types import MappingProxyType
@@ -21,13 +21,13 @@ from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
 from roofline.scenario.analysis import analyze
-from roofline.scenario.layout import is_usual
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
+from roofline.serving.layouts import Layout, laid_out, layouts_on, linked_devices, replicated
 from roofline.serving.load import Load
-from roofline.serving.placement import divisors, laid_out
+from roofline.serving.outcome import Targets
 from roofline.serving.pools import Pools
-from roofline.serving.ratios import Limits, ratios_on
+from roofline.serving.ratios import ratios_on
 from roofline.specs.engine import GGUF_ENGINE, list_engines
 from roofline.specs.precision import Precision
 from roofline.techniques import techniques
@@ -64,9 +64,6 @@ class Alternative(Struct, frozen=True):
 NODE = 8
 """Expert ranks beyond which another exchange is compared, too."""
 
-STAGES = (2, 4, 8)
-"""Stages of pipelines."""
-
 OFFLOADED = (0.25, 0.5, 0.75, 1.0)
 """Fractions of the weights in CPU memory that are compared."""
 
@@ -79,48 +76,29 @@ PERSONAL = ("mlx", "ollama")
 
 
 def layouts(scenario: Scenario) -> Iterator[Alternative]:
-    """Tensor, pipeline, data and expert parallelism and replicas over the scenario's devices.
+    """Tensor, pipeline, data and expert parallelism and replicas over the scenario's devices (`roofline.serving`).
 
-    Of a scenario on one device: tensor parallelism over 1 to 8 devices of a node, as far as its links reach.
+    Of a scenario on one device: tensor parallelism over 1 to 8 devices of a node, as far as its links reach. With the
+    cache divided among tensor ranks that copy it, and wide experts with the exchange that people run, beside them.
     """
-    devices = scenario.settings.parallel.devices
-    if devices == 1:
-        linked = {link.scope for link in scenario.hardware.interconnects} & {"node", "host"}
-        widest = scenario.hardware.node_devices if linked else 1
-        for count in (count for count in TENSOR if count <= widest):
-            yield Alternative(f"TP {count}", laid_out(scenario, tensor=count))
-        return
-    for tensor in _tensor(scenario):
-        copies = devices // tensor
-        whole = laid_out(scenario, tensor=tensor)
-        yield Alternative(_named("TP", tensor, copies), whole, copies)
-        if divided := context_parallel(whole):
-            yield Alternative(_named(f"TP {tensor} DCP", divided.settings.parallel.context, copies), divided, copies)
-        for stages in (count for count in STAGES if copies % count == 0):
-            label = _named(f"TP {tensor} PP" if tensor > 1 else "PP", stages, copies // stages)
-            staged = laid_out(scenario, tensor=tensor, pipeline=stages)
-            yield Alternative(label, staged, copies // stages)
-    if scenario.model.experts:
-        for ranks in (count for count in divisors(devices) if count > 1):
-            copies = devices // ranks
-            label, spread = _named("attention DP, EP", ranks, copies), laid_out(scenario, data=ranks, expert=ranks)
-            yield Alternative(label, spread, copies)
-            if ranks > NODE:  # where the engine's own exchange may not be what people run
-                parallel = spread.settings.parallel.on(scenario.hardware)
-                for name in other_exchanges(scenario.profile, scenario.hardware, parallel)[:1]:
-                    yield Alternative(f"{label}, {name}", spread.with_(all_to_all=name), copies)
-            label = _named(f"TP {ranks} EP", ranks, copies)
-            yield Alternative(label, laid_out(scenario, tensor=ranks, expert=ranks), copies)
+    devices, linked = scenario.settings.parallel.devices, linked_devices(scenario.hardware)
+    single = (Layout(tensor=count) for count in TENSOR if count <= linked)
+    for layout, server in _laid_out(scenario, layouts_on(scenario, devices) if devices > 1 else single):
+        yield Alternative(layout.label, server, layout.copies)
+        if layout.degrees.keys() == {"tensor"} and devices > 1 and (divided := context_parallel(server)):
+            label = f"TP {layout.tensor} DCP {divided.settings.parallel.context}"
+            yield Alternative(replicated(label, layout.copies), divided, layout.copies)
+        elif layout.data > NODE:  # where the engine's own exchange may not be what people run
+            parallel = server.settings.parallel.on(scenario.hardware)
+            for name in other_exchanges(scenario.profile, scenario.hardware, parallel)[:1]:
+                yield Alternative(f"{layout.label}, {name}", server.with_(all_to_all=name), layout.copies)
 
 
-def _tensor(scenario: Scenario) -> Iterator[int]:
-    """The degrees of tensor parallelism within a node into which the devices divide."""
-    devices, widest = scenario.settings.parallel.devices, scenario.hardware.node_devices
-    return (count for count in divisors(devices) if count <= widest and is_usual(count))
-
-
-def _named(what: str, count: int, copies: int) -> str:
-    return f"{what} {count}" + (f", {copies} replicas" if copies > 1 else "")
+def _laid_out(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple[Layout, Scenario]]:
+    """The layouts with the scenario of one server, without those that the scenario's other options rule out."""
+    for layout in layouts:
+        with suppress(RooflineError):
+            yield layout, layout.on(scenario)
 
 
 def formats(scenario: Scenario) -> Iterator[Alternative]:
@@ -176,19 +154,16 @@ RATIOS = 4
 """Layouts of prefill and decode apart that are compared, each with its best ratio."""
 
 
-def disaggregations(scenario: Scenario, load: Load, limits: Limits) -> Iterator[Alternative]:
+def disaggregations(scenario: Scenario, load: Load, limits: Targets) -> Iterator[Alternative]:
     """Prefill and decode together, and apart in the best ratio of the best layouts, on the same number of devices."""
     devices = scenario.settings.parallel.devices
     if devices < 2:
         raise RooflineError(
             "prefill and decode apart take at least two devices: name them, as in 8xh200", options=["hw"]
         )
-    for tensor in _tensor(scenario):
-        copies = devices // tensor
-        yield Alternative(_named("TP", tensor, copies), laid_out(scenario, tensor=tensor), copies)
-        if scenario.model.experts and tensor > 1:
-            label = _named("attention DP, EP", tensor, copies)
-            yield Alternative(label, laid_out(scenario, data=tensor, expert=tensor), copies)
+    for layout, server in _laid_out(scenario, layouts_on(scenario, devices)):
+        if not layout.is_mixed and layout.pipeline == 1 and layout.devices <= scenario.hardware.node_devices:
+            yield Alternative(layout.label, server, layout.copies)
     link = "node" if devices <= scenario.hardware.node_devices else "network"
     scopes = {entry.scope for entry in scenario.hardware.interconnects}
     for ratio in ratios_on(scenario, load, devices, limits)[:RATIOS]:

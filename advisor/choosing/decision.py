@@ -7,7 +7,6 @@ nearest load at which another comes first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -19,8 +18,9 @@ from msgspec.structs import replace
 from roofline.advisor.choosing.alternatives import ALTERNATIVES, Alternative, Decided, disaggregations
 from roofline.advisor.choosing.ranking import Search, amount_of
 from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row, parse_api_price
-from roofline.advisor.chosen import LAYOUT, WEIGHT_OPTIONS, plan_for
+from roofline.advisor.chosen import WEIGHT_OPTIONS, plan_for, settled
 from roofline.advisor.options import requests
+from roofline.advisor.planned import LAYOUT
 from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
@@ -49,7 +49,7 @@ class Decision(Result, Struct, frozen=True):
     """The answer: `rows` from the best on, the verdict on the first and its rival, and the flips above and below.
 
     The verdict is None where one alternative alone runs and meets the limits. `limits` are seconds of TTFT and TPOT
-    at p95, None for none; `hours` a month. `api` is a price to compare with, `break_even` the requests a month from
+    at p95, infinite for none; `hours` a month. `api` is a price to compare with, `break_even` the requests a month from
     which renting the first costs less.
     """
 
@@ -57,7 +57,7 @@ class Decision(Result, Struct, frozen=True):
     scenario: Scenario
     load: Load
     objective: Objective
-    limits: tuple[float | None, float | None]
+    limits: Targets
     hours: float
     rows: tuple[Row, ...]
     verdict: Odds | None
@@ -102,7 +102,7 @@ def choose(
     default), or a `rate` in requests/s; lengths and further `options` are those of a scenario. `objective` is
     throughput (of a device; the default of several users), latency (of requests; of one user or a rate), ttft, tpot or
     cost (of hardware and API). `ttft` and `tpot` are limits at p95, of users or a rate USUAL_TARGETS by default. What
-    is neither said nor decided is that of `answer` (`plan_for`). Raises RooflineError where nothing runs.
+    is neither said nor decided is that of `answer` (`settled`). Raises RooflineError where nothing runs.
     """
     if decided not in list(Decided):
         raise UnknownNameError("choice", decided, map(str, Decided))
@@ -144,16 +144,15 @@ def choose(
     goal = named(Objective, objective) if objective is not None else _usual(what, load)
     said = count is not None or arrivals is not None
     asked_limits = (LOAD_OPTIONS["ttft"].read(ttft), LOAD_OPTIONS["tpot"].read(tpot))
-    targets = targets_or_usual(*asked_limits, said)
-    limits = (_finite(targets[0]), _finite(targets[1]))
+    limits = targets_or_usual(*asked_limits, said)
     if price is not None and goal is not Objective.COST:
         raise RooflineError(f"an API has costs and no {goal}: omit the objective", options=["objective"])
     search = Search(load, goal, limits, hours)
     if what not in (Decided.HARDWARE, Decided.ENGINE):
-        scenario = _settled(scenario, what, load if said else None, targets)
+        scenario = settled(scenario, load if said else None, limits, DECIDES.get(what, ())).scenario
     alternatives = _alternatives(what, scenario, names, load, limits, options)
     if what is Decided.ENGINE:
-        alternatives = [_fitted(each, load, targets) for each in alternatives]
+        alternatives = [_fitted(each, load, limits) for each in alternatives]
     search.add(alternatives, progress)
     rows = search.ranked()
     judged, even = search.odds(rows), None
@@ -162,10 +161,6 @@ def choose(
         rows = sorted((*rows, *search.bought), key=lambda row: row.rank)
     flips = search.flips(rows) if len(rows) > 1 and rows[1].fits else []
     return Decision(what, scenario, search.load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
-
-
-def _finite(limit: float) -> float | None:
-    return limit if math.isfinite(limit) else None
 
 
 DECIDES: Mapping[Decided, Sequence[str]] = MappingProxyType(
@@ -179,15 +174,6 @@ DECIDES: Mapping[Decided, Sequence[str]] = MappingProxyType(
 """Options that a decision varies."""
 
 
-def _settled(scenario: Scenario, what: Decided, load: Load | None, targets: Targets) -> Scenario:
-    """The scenario with what an answer chooses where it is not said, but for what is decided."""
-    with suppress(RooflineError):
-        plan = plan_for(scenario, load, targets)
-        if plan.fits:
-            return scenario.with_(**{k: v for k, v in plan.candidate.options.items() if k not in DECIDES.get(what, ())})
-    return scenario
-
-
 def _usual(what: Decided, load: Load) -> Objective:
     if what in (Decided.HARDWARE, Decided.API):
         return Objective.COST
@@ -199,7 +185,7 @@ def _alternatives(
     scenario: Scenario,
     names: Sequence[str],
     load: Load,
-    limits: tuple[float | None, float | None],
+    limits: Targets,
     options: Mapping[str, Any],
 ) -> list[Alternative]:
     if what is Decided.DISAGGREGATION:
@@ -223,9 +209,7 @@ def _fitted(alternative: Alternative, load: Load, targets: Targets) -> Alternati
     return alternative
 
 
-def _deployed(
-    scenario: Scenario, name: str, load: Load, limits: tuple[float | None, float | None], options: Mapping[str, Any]
-) -> Alternative:
+def _deployed(scenario: Scenario, name: str, load: Load, limits: Targets, options: Mapping[str, Any]) -> Alternative:
     """The cheapest deployment on a kind of hardware that `size` finds, of as many devices as are named with it."""
     from roofline.advisor.sizing.sizing import size
     from roofline.advisor.sizing.workload import Service

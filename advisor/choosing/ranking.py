@@ -20,7 +20,7 @@ from roofline.scenario.cost import HOUR, rent
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at
 from roofline.serving.load import Load
 from roofline.serving.money import Money, money
-from roofline.serving.outcome import Outcome
+from roofline.serving.outcome import Outcome, Targets
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.whatif.odds import HEDGED, P90, Odds, Timed, odds, of_ratio, widened
@@ -48,9 +48,7 @@ class _Served(Struct):
 class Search:
     """The alternatives under loads: each deployment is made once, and its outcomes are those of all loads."""
 
-    def __init__(
-        self, load: Load, objective: Objective, limits: tuple[float | None, float | None], hours: float
-    ) -> None:
+    def __init__(self, load: Load, objective: Objective, limits: Targets, hours: float) -> None:
         self.load, self.objective, self.limits, self.hours = load, objective, limits, hours
         self.served: list[_Served] = []
         self.bought: list[Row] = []
@@ -88,7 +86,7 @@ class Search:
             Objective.COST: math.inf if hour is None or not rate else hour / HOUR / rate,
         }[self.objective]
         pairs = zip(("ttft", "tpot"), self.limits, strict=True)
-        over = tuple(name for name, most in pairs if most and getattr(outcome, name).p95.mid > most)
+        over = tuple(name for name, most in pairs if getattr(outcome, name).p95.mid > most)
         stable = () if outcome.stable else ("load",)
         value = value if math.isfinite(value) else math.inf
         return replace(row, outcome=outcome, value=value, missed=stable or over, busy=busy)
@@ -215,7 +213,6 @@ class Search:
         name = other.missed[0]
         time: Estimate = getattr(other.outcome, name).p95
         limit = self.limits[0 if name == "ttft" else 1]
-        assert limit is not None
         return widened(time.mid / limit, time.mid / time.low, best.alternative.scenario, other.alternative.scenario)
 
 

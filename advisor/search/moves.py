@@ -21,7 +21,7 @@ from roofline.graph.ranks import key_copies
 from roofline.launch.bundle import refused
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
-from roofline.serving.placement import divisors, laid_out
+from roofline.serving.layouts import divisors, laid_out
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model

@@ -19,6 +19,7 @@ from roofline.scenario.memory import UTILIZATION, more_memory
 from roofline.scenario.options import DEGREES, FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
+from roofline.serving.layouts import linked_devices, servers
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.hardware import Hardware, load_hardware, searched_hardware
@@ -196,8 +197,7 @@ def configurations(
                 if any(lacks(profiles[chosen], model, device, cache)):
                     continue
             formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
-            split = profiles[chosen].split_layers
-            for degrees in _degrees(model, device, service.alone, given.degrees, "pipeline" if split else "tensor"):
+            for degrees in _degrees(model, device, service.alone, given.degrees, profiles[chosen]):
                 layout: dict[str, Any] = {DEGREES[part]: count for part, count in degrees.items()}
                 options = {**lengths, **given.options, **formats, "engine": chosen, **layout}
                 if first is None:
@@ -208,25 +208,26 @@ def configurations(
 
 
 def _degrees(
-    model: Model, hardware: Hardware, alone: bool, given: Mapping[str, int], within_node: str = "tensor"
+    model: Model, hardware: Hardware, alone: bool, given: Mapping[str, int], engine: Engine
 ) -> Iterator[dict[str, int]]:
-    """Tensor parallelism within a node, data-parallel attention with expert parallelism, and pipelines over nodes.
-
-    `within_node` is what the engine has in place of tensor parallelism.
+    """Layouts of one server that divide in one way within a node, and pipelines of whole nodes.
 
     Of given degrees nothing is varied but tensor parallelism, unless it or data parallelism is given.
     """
-    scopes = {link.scope for link in hardware.interconnects}
-    widest = hardware.node_devices if scopes & {"node", "host"} else 1
+    widest = linked_devices(hardware)
     within = [count for count in (DESKTOP if alone else TENSOR) if count <= widest]
     if given:
+        kind = "pipeline" if engine.split_layers else "tensor"
         for count in (1,) if {"tensor", "data"} & given.keys() else within:
-            yield {**({within_node: count} if count > 1 else {}), **given}
+            yield {**({kind: count} if count > 1 else {}), **given}
         return
     for count in within:
-        yield {within_node: count} if count > 1 else {}
-        if count > 1 and model.experts and not alone:
-            yield {"data": count, "expert": count}
-    for count in PIPELINE if "network" in scopes and not alone else ():
-        tensor = {"tensor": within[-1]} if within[-1] > 1 and within_node == "tensor" else {}
-        yield {**tensor, "pipeline": count, "nodes": count}
+        for layout in servers(model, hardware, engine, count):
+            staged = layout.pipeline > 1 and not engine.split_layers
+            if not (layout.is_mixed or staged or (alone and layout.data > 1)):
+                yield layout.degrees
+    linked = any(link.scope == "network" for link in hardware.interconnects)
+    for stages in PIPELINE if linked and not alone and not engine.split_layers else ():
+        yield from (
+            one.degrees for one in servers(model, hardware, engine, stages * within[-1]) if one.pipeline == stages
+        )

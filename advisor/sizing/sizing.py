@@ -73,7 +73,7 @@ def apart_for(best: Deployment, at: At) -> Apart | None:
     scenario, load = best.configuration.scenario, service.load(1)
     targets = service.targets(at)
     found: list[tuple[Ratio, Outcome]] = []
-    for ratio in ratios_for(scenario, load, service.rate, (service.ttft, service.tpot))[:TRIED]:
+    for ratio in ratios_for(scenario, load, service.rate, service.limits)[:TRIED]:
         for _ in range(ADDED):
             outcome = outcomes_at(tandem_of(scenario, load, ratio.pools), load, [service.rate])[0]
             late = missed(outcome, load, targets, service.quantile)
@@ -242,7 +242,7 @@ def size(
     _check(model, service, hardware, prices)
     if asked_for and not service.alone:
         ttft, tpot = targets_or_usual(service.ttft, service.tpot, generates=model.task == "generate")
-        service = replace(service, ttft=ttft, tpot=tpot if math.isfinite(tpot) else None)
+        service = replace(service, ttft=ttft, tpot=tpot)
     if model.task == "encode":
         service = replace(service, generate=ONE)
     elif model.tower_kind == "encoder" and model.audio_seconds is not None:  # which pads its input

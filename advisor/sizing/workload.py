@@ -13,6 +13,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.scenario.lengths import Lengths, as_number
 from roofline.serving.load import Load
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.outcome import targets_or_usual
 from roofline.whatif.solve.load import READINGS
 from roofline.whatif.solve.targets import Targets, read_time
 
@@ -25,7 +26,7 @@ class Service(Struct, frozen=True, dict=True):
 
     A single user has one request at a time. `prompt` and `generate` are token lengths as of `parse_lengths`, `hits` is
     the fraction of a prompt in the prefix cache, `beside` the tokens of its images. `ttft` and `tpot` are targets in
-    seconds (None: no target) of the `quantile`: mean, p50, p95 or p99. Raises RooflineError.
+    seconds (None or infinite: no target) of the `quantile`: mean, p50, p95 or p99. Raises RooflineError.
     """
 
     rate: float | None
@@ -42,7 +43,8 @@ class Service(Struct, frozen=True, dict=True):
         force_setattr(self, "rate", requests(self.rate))
         force_setattr(self, "concurrency", LOAD_OPTIONS["concurrency"].read(self.concurrency))
         for name in ("ttft", "tpot"):
-            force_setattr(self, name, read_time(name, getattr(self, name)))
+            read = None if (given := getattr(self, name)) == math.inf else read_time(name, given)
+            force_setattr(self, name, read)
         if self.rate is not None and self.concurrency is not None:
             raise RooflineError("a service has a rate or requests in flight, not both", options=["rate", "concurrency"])
         part = as_number(text := str(self.quantile))
@@ -95,6 +97,11 @@ class Service(Struct, frozen=True, dict=True):
     def context(self) -> float:
         """Mean tokens in the KV cache of the sequences that run at a random moment."""
         return self.beside + self.prompts.mean + self.answers.biased / 2
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Seconds of TTFT and TPOT, infinite without a target."""
+        return targets_or_usual(self.ttft, self.tpot, loaded=False)
 
     def targets(self, at: str) -> Targets:
         """The targets, which hold at a reading of expected times."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -90,7 +91,8 @@ def _row(row: Row, found: Decision) -> dict[str, Any]:
 
 
 def _limits(found: Decision) -> dict[str, float | None]:
-    return {"ttft_s": found.limits[0], "tpot_s": found.limits[1]}
+    pairs = zip(("ttft_s", "tpot_s"), found.limits, strict=True)
+    return {name: limit if math.isfinite(limit) else None for name, limit in pairs}
 
 
 def _prices(found: Decision) -> list[dict[str, Any]]:

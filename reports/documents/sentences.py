@@ -7,8 +7,9 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from roofline.advisor.chosen import CONTEXT, WEIGHT_OPTIONS
+from roofline.advisor.chosen import WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
+from roofline.advisor.planned import CONTEXT
 from roofline.core.units import count_text, rate_text, seconds, si, target_text
 from roofline.launch.command import needs_of
 from roofline.launch.repository import name_of, repository_of

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from roofline import Analysis
 from roofline.advisor import advise
-from roofline.advisor.chosen import Candidate, Plan
 from roofline.advisor.fitting import Fit
 from roofline.advisor.options import requests
+from roofline.advisor.planned import Candidate, Plan
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.limits import MAX_LENGTH
 from roofline.launch import launch

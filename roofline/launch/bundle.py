@@ -127,7 +127,7 @@ def replica_of(scenario: Scenario) -> Scenario:
     if parallel.data == 1 or parallel.expert > 1 or not scenario.asked:
         return scenario
     degrees: dict[str, Any] = {"tp": parallel.tensor, "pp": parallel.pipeline, "dp": None, "ep": None}
-    return scenario.with_(hw=scenario.hardware_name, **degrees)
+    return scenario.with_(hw=scenario.hardware_name, network=scenario.given("network"), **degrees)  # with its servers
 
 
 def refused(scenario: Scenario, slots: int = 1) -> str:

@@ -14,6 +14,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.blocks import EXPERTS
 from roofline.graph.parallel import Parallelism
 from roofline.graph.ranks import rank_model
+from roofline.scenario.engine_options import ranks_together
 from roofline.specs.hardware import SERVER_DEVICES
 from roofline.timing.exchanges import other_exchanges
 
@@ -62,7 +63,8 @@ def default_layout(question: Question, devices: int) -> dict[str, Any]:
     if tensor == devices:
         return {"tp": tensor}
     wide = Parallelism(data=devices, expert=devices)
-    many = max(np.max(values.get("batch", 1)), question.in_flight) >= FEW * devices
+    total = values.get("max_num_seqs") if ranks_together(question.profile.name, "max_num_seqs", wide) > 1 else None
+    many = min(max(np.max(values.get("batch", 1)), question.in_flight), total or math.inf) >= FEW * devices
     if many and devices == inside > SERVER_DEVICES and values["model"].experts and _divides(question, wide):
         others = other_exchanges(question.profile, values["hw"], wide)
         return {"tp": devices, "dp_attention": True, **({"all_to_all": others[0]} if others else {})}

@@ -31,6 +31,8 @@ from roofline.bound.memory import (
     viewer_weight_bytes,
     weight_bytes,
 )
+from roofline.core.errors import RooflineError
+from roofline.core.units import si
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step, on_grid
 from roofline.graph.network import Network
@@ -95,12 +97,23 @@ def _weights(schedule: Schedule, convention: Convention, reserve: Reserve, sees:
         weights += _padding(schedule, reserve)
     if model.tower is not None and (sees or model.tower_kind != "vision" or not reserve.vision_apart):
         weights += weight_bytes(schedule.tower) + model.tower.extra_parameters * base.bytes
+    _check_host(schedule.hardware, weights * settings.offload.weights)
     weights *= 1 - settings.offload.weights
     if settings.host is not None:
         weights *= 1 - settings.host.memory
     if settings.mixed:
         weights *= settings.mixed[0].held
     return weights + sum(weight_bytes(auxiliary) for auxiliary in schedule.auxiliary_networks)
+
+
+def _check_host(hardware: Hardware, streamed: float) -> None:
+    """Raise RooflineError for more bytes of weights in CPU memory than the host of a device has."""
+    if streamed > hardware.host_memory:
+        raise RooflineError(
+            f"{si(streamed, 'B')} of weights a device do not fit in the memory of its host,"
+            f" {si(hardware.host_memory, 'B')} a {hardware.name}",
+            options=["offload"],
+        )
 
 
 class _Held(NamedTuple):

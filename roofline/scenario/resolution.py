@@ -107,7 +107,13 @@ def _settings(question: Question) -> Settings:
         _, part = OPTIONS[name].target
         together = ranks_together(question.profile.name, name, parallel)
         if together > 1 and single.get(part) is not None:
-            single[part] = max(1, single[part] // together)
+            if single[part] < together:
+                raise RooflineError(
+                    f"{question.profile.name} divides {single[part]} ({name}) among {together} ranks of attention: at"
+                    f" least {together} are needed",
+                    options=[name, "dp"],
+                )
+            single[part] //= together
     settings = replace(settings, **single) if single else settings
     placed = placed_tables(settings.offload, values["model"], question.hardware, question.profile)
     return settings if placed is settings.offload else replace(settings, offload=placed)

@@ -9,13 +9,12 @@ the best, and of equals the one with the least latency.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
-from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
+from roofline.serving.layouts import divisors, laid_out
 from roofline.serving.load import Load
 from roofline.serving.outcome import Targets, outcome_of
 from roofline.serving.policies import scheduled
@@ -61,14 +60,3 @@ def _placements(scenario: Scenario, tenants: int) -> Iterator[tuple[Scenario, in
             while models < 2 * tenants:
                 yield laid_out(scenario, tensor=ranks, pipeline=stages, data=groups), min(models, tenants)
                 models *= 2
-
-
-def divisors(count: int) -> Iterator[int]:
-    """The divisors of a number, the least first."""
-    return (each for each in range(1, count + 1) if count % each == 0)
-
-
-def laid_out(scenario: Scenario, /, **degrees: int) -> Scenario:
-    """The scenario with these degrees of parallelism alone."""
-    given: dict[str, Any] = dict.fromkeys((*DEGREES.values(), "dp_attention", "enable_expert_parallel"))
-    return scenario.with_(**given | {DEGREES[name]: value for name, value in degrees.items()})

@@ -19,11 +19,9 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import BELOW, LEAST, stage_of
 from roofline.serving.load import Load
+from roofline.serving.outcome import Targets
 from roofline.serving.pools import DEGREES, Pools, decode_replica, only_prompts, prefill_replica
 from roofline.serving.replica import Replica
-
-Limits = tuple[float | None, float | None]
-"""Seconds of TTFT and TPOT at p95; None for none."""
 
 SHARES = 1 - np.geomspace(1 - LEAST, 1 - BELOW, 10)
 """Shares of the largest rate at which the times of a replica are found."""
@@ -79,7 +77,7 @@ class _Layout(Struct, frozen=True):
     rate: float
 
 
-def ratios_on(scenario: Scenario, load: Load, devices: int, limits: Limits) -> list[Ratio]:
+def ratios_on(scenario: Scenario, load: Load, devices: int, limits: Targets) -> list[Ratio]:
     """The best ratio of each pair of layouts on at most so many devices, by the rate that it serves."""
 
     def best(one: _Layout, other: _Layout) -> Ratio | None:
@@ -96,7 +94,7 @@ def ratios_on(scenario: Scenario, load: Load, devices: int, limits: Limits) -> l
     return sorted(found, key=lambda each: (-each.rate, each.devices))
 
 
-def ratios_for(scenario: Scenario, load: Load, rate: float, limits: Limits) -> list[Ratio]:
+def ratios_for(scenario: Scenario, load: Load, rate: float, limits: Targets) -> list[Ratio]:
     """The fewest replicas of each pair of layouts that serve a rate, by their devices."""
 
     def fewest(one: _Layout, other: _Layout) -> Ratio:
@@ -109,7 +107,7 @@ def ratios_for(scenario: Scenario, load: Load, rate: float, limits: Limits) -> l
 
 
 def _pairs(
-    scenario: Scenario, load: Load, most: int, limits: Limits, ratio: Callable[[_Layout, _Layout], Ratio | None]
+    scenario: Scenario, load: Load, most: int, limits: Targets, ratio: Callable[[_Layout, _Layout], Ratio | None]
 ) -> Iterator[Ratio]:
     widest = min(most, scenario.hardware.node_devices)
     tensor = [Parallelism(tensor=count) for count in (2**power for power in range(widest.bit_length()))]
@@ -132,7 +130,7 @@ def _pairs(
 
 
 def _served(
-    scenario: Scenario, layouts: Iterable[Parallelism], made: Callable[[Scenario], Replica], load: Load, limits: Limits
+    scenario: Scenario, layouts: Iterable[Parallelism], made: Callable[[Scenario], Replica], load: Load, limits: Targets
 ) -> Iterator[_Layout]:
     """The layouts on which a replica fits and meets its limit."""
     for parallel in layouts:
@@ -146,6 +144,6 @@ def _served(
         rates = SHARES * stage.saturation
         steady = stage.at(rates)
         times, limit = (steady.tpot, limits[1]) if replica.received else (steady.ttft, limits[0])
-        met = times[P95] <= (math.inf if limit is None else limit)
+        met = times[P95] <= limit
         if met[0]:
             yield _Layout(parallel, float(rates[np.flatnonzero(met)[-1]]))

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, quote
 from roofline.scenario.question import UNEQUAL
 from roofline.scenario.scenario import Scenario
+from roofline.serving.layouts import laid_out
 from roofline.serving.load import Load
-from roofline.serving.placement import laid_out
 from roofline.serving.replica import Replica, replica_of
 from roofline.specs.hardware_names import joined_devices
 from roofline.specs.scheduler import Scheduler

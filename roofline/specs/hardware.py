@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -36,7 +37,8 @@ class Interconnect(Checked, frozen=True):
 
     In a `mesh` the bandwidth is split evenly over the links to all other devices; a `switch` gives all of it to any one
     of them. `reduction` names the unit of the switch that adds what devices send and multicasts the sum (NVLink SHARP).
-    `tray`: the devices of one operating system, where the link joins those of several (GB200 NVL72).
+    `tray`: the devices of one operating system, where the link joins those of several (GB200 NVL72). `memory`: the most
+    bytes of a device's part of the host's memory, where the host comes with it.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class Interconnect(Checked, frozen=True):
     topology: Literal["switch", "mesh"] = "switch"
     reduction: str | None = None
     tray: Count | None = None
+    memory: Positive | None = None
 
     def __post_init__(self) -> None:
         """Reject a mesh without a device count or with a switch's reduction."""
@@ -307,6 +310,11 @@ class Hardware(Checked, frozen=True):
             if link.scope == "host":
                 return link.bandwidth
         raise UnsupportedError(f"the spec of {self.name} has no interconnect to the host (scope: host)")
+
+    @property
+    def host_memory(self) -> float:
+        """A device's part of the memory of the host that it comes with (bytes); infinite where it is another's."""
+        return next((link.memory for link in self.interconnects if link.scope == "host" and link.memory), math.inf)
 
     @property
     def formats(self) -> tuple[str, ...]:

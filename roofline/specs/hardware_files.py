@@ -43,6 +43,7 @@ SHAPE: Mapping[str, Any] = {
             "reduction": CITED,
             "bandwidth": Dimension.BANDWIDTH,
             "latency": Dimension.TIME,
+            "memory": Dimension.BYTES,
             **dict.fromkeys(("devices", "tray"), Dimension.COUNT),
         }
     ],

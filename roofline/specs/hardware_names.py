@@ -3,9 +3,9 @@
 Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
 of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4070 is no rtx-4070-ti. The
 size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module, an A100 that
-of 80 GB, an MI300 an MI300X: what most clouds rent. A DGX H100 has eight of them; a GB200 NVL72 is read as one GPU of
-its rack, which is said. What is announced without the figures of a spec is refused with what is known
-(`announced.yaml`).
+of 80 GB, an MI300 an MI300X: what most clouds rent. A DGX H100 has eight of them, and a GB200 NVL72 is a rack of 72,
+but 8xGB200 NVL72 are eight GPUs of one, which is said. What is announced without the figures of a spec is refused with
+what is known (`announced.yaml`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _BOX = re.compile(r"(?:nvidia\s+)?dgx[\s-]+(?P<device>[abh]\d{2,3}\b.*)", re.IGN
 BOX_DEVICES = 8
 """NVIDIA's DGX servers of A100 to B300, and their GPUs (nvidia.com/en-us/data-center/dgx-h100)."""
 
-_RACK = re.compile(r"nvl(\d{2,3})")
-"""The number of GPUs in a rack: NVL72."""
+_RACK = re.compile(r"nvl(\d{1,3})")
+"""The number of GPUs in a rack: NVL72. Vera Rubin NVL144 counts the two dies of each."""
 
 _NUMBERS = {"dual": 2, "two": 2, "three": 3, "four": 4, "quad": 4, "six": 6, "eight": 8, "sixteen": 16}
 
@@ -79,6 +79,7 @@ MACHINES: Mapping[str, tuple[str, ...]] = {
 """Apple's computers without a chip, written together, and the variants of chips that they are sold with."""
 
 _MEMORY_KIND = re.compile(r"^memory:\n(?:  .*\n)*?  kind: (\S+)", re.MULTILINE)
+_NODE = re.compile(r"^  - kind: .*\n    scope: node\n(?:    .*\n)*?    devices: (\d+)", re.MULTILINE)
 _CAPACITY = re.compile(r"^memory:\n(?:  .*\n)*?  capacity: ([\d.]+) ([GT])i?B", re.MULTILINE)
 _GIGABYTES = re.compile(r"\b(\d+)\s*g(?:i?b)?\b")
 
@@ -86,7 +87,7 @@ _GIGABYTES = re.compile(r"\b(\d+)\s*g(?:i?b)?\b")
 class _Entry(Struct, frozen=True):
     """What a hardware spec is known by: the words of its name, all words for it, and its vendor with the line.
 
-    `also`: other names, such as that of the chip in a computer, written together.
+    `also`: other names, such as that of the chip in a computer, written together. `joined`: the devices of a node.
     """
 
     name: str
@@ -97,6 +98,7 @@ class _Entry(Struct, frozen=True):
     kind: str
     line: frozenset[str]
     also: frozenset[str]
+    joined: int
 
 
 def _spell(text: str) -> tuple[str, ...]:
@@ -118,7 +120,8 @@ def _entry(name: str, path: Path) -> _Entry:
     before = next((at for at, word in enumerate(titled) if word in _joined(own)), 0)
     every = frozenset({*_joined(own), *_joined(titled), *memory})
     also = frozenset(filter(None, ("".join(_spell(other)) for other in top.get("also", "").split(","))))
-    return _Entry(name, path, own, every, top.get("vendor", ""), top.get("kind", ""), frozenset(titled[:before]), also)
+    joined, made = _NODE.search(text), (top.get("vendor", ""), top.get("kind", ""))
+    return _Entry(name, path, own, every, *made, frozenset(titled[:before]), also, int(joined[1]) if joined else 1)
 
 
 @lru_cache(maxsize=4)
@@ -183,7 +186,7 @@ def _read(text: str, files: Files) -> Named:
             return sized
         made = [entry for entry in entries if _spell(entry.vendor) == given or _bare(given, entry) in entry.also]
         if len(made) == 1:
-            return Named(made[0].name, made[0].path, devices=count)
+            return _of_rack(made[0], given, count)
         among = [entry for entry in entries if given and entry.words | lines[entry.vendor] >= set(given)]
         among = [entry for entry in among if ALWAYS_SAID & set(entry.own) <= set(given)] or among
         named = [entry for entry in among if _is_named(entry, given)]
@@ -193,10 +196,7 @@ def _read(text: str, files: Files) -> Named:
             return Named(first.name, first.path, devices=count, others=others)
         chosen = [entry for entry in named if all(each.words >= set(entry.own) for each in among)]
         if len(named) == len(among) == 1 or len(chosen) == 1:
-            entry = (chosen or named)[0]
-            racks = (match[1] for word in given if count == 1 and (match := _RACK.fullmatch(word)))
-            others = tuple(f"the rack, {size}x{entry.name}" for size in racks if f"nvl{size}" not in entry.own)
-            return Named(entry.name, entry.path, devices=count, others=others)
+            return _of_rack((chosen or named)[0], given, count)
         if len(named) == len(among) and (usual := _usual(named)) is not None:
             others = tuple(entry.name for entry in named if entry is not usual)
             return Named(usual.name, usual.path, devices=count, others=others)
@@ -221,6 +221,14 @@ def _read(text: str, files: Files) -> Named:
     if hint:
         names = []  # far from the text: a list in the order of the alphabet helps nobody
     raise UnknownNameError("hardware", text, names, near, hint)
+
+
+def _of_rack(entry: _Entry, given: tuple[str, ...], count: int) -> Named:
+    """The device, or where a rack is named alone all of its own; of several with a rack's name as many devices."""
+    racks = [int(match[1]) for word in given if (match := _RACK.fullmatch(word)) and word not in entry.own]
+    size = min(racks[0], entry.joined) if racks else 1
+    others = (f"racks, {count * size}x{entry.name}",) if count > 1 and size > 1 else ()
+    return Named(entry.name, entry.path, devices=count if others else count * size, others=others)
 
 
 def _bare(given: tuple[str, ...], entry: _Entry) -> str:

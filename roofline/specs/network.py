@@ -64,11 +64,11 @@ class Fabric(Checked, frozen=True):
     """A network as a person names it (None: that of the hardware), with its speed, and the devices of a node.
 
     `speed` is that of each of a node's `ports` in B/s, without `ports` that of a device; `domain` are the devices that
-    NVLink, or a link like it, joins.
+    NVLink, or a link like it, joins: one of servers with a device each.
     """
 
     network: Network | None
-    domain: Annotated[int, Meta(ge=2, le=4096)] | None = None
+    domain: Annotated[int, Meta(ge=1, le=4096)] | None = None
     ports: Annotated[int, Meta(ge=1, le=999)] | None = None
     speed: Positive | None = None
 

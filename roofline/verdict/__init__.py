@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from roofline.advisor.chosen import Plan
+    from roofline.advisor.planned import Plan
     from roofline.verdict.verdict import Verdict, answer
 
 __all__ = ["Plan", "Verdict", "answer"]

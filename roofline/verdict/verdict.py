@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.advisor import chosen
 from roofline.advisor.advice import Recommendation, advise
-from roofline.advisor.chosen import Candidate, Plan, plan_for
+from roofline.advisor.chosen import plan_for
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.judged import as_served, missed
 from roofline.advisor.judged import gain as times_better
 from roofline.advisor.options import requests
+from roofline.advisor.planned import Candidate, Plan
 from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import engine_techniques
 from roofline.advisor.sizing.configurations import OFFERED
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
-from roofline.launch.forecast import with_slots
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
 from roofline.scenario.argument import parts_of, scenario_of
 from roofline.scenario.cost import hourly_rent, rent
@@ -39,7 +40,7 @@ from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import largest_rate
 from roofline.specs.prices import rents
-from roofline.specs.servers import SERVERS, Server, server_of
+from roofline.specs.servers import SERVERS
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.verdict.limit import Limit, Part, limit_of
 from roofline.verdict.run import run_command
@@ -357,13 +358,6 @@ class Verdict(Result, Struct, frozen=True, dict=True):
             yield Change(option, gain, gives_up, meets, scenario)
 
 
-def own_server(scenario: Scenario) -> Server | None:
-    """The server of an engine that runs on the devices of a vendor alone (MLX); None for others."""
-    name = scenario.profile.name
-    server = server_of(name) if name in SERVERS else None
-    return server if server is not None and server.vendors else None
-
-
 SCHEMES = (*OFFERED, "gguf:type=q8_0", "gguf:type=q4_k_m")
 """Techniques that are also named as a scheme."""
 
@@ -411,38 +405,31 @@ def answer(
             )
         raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is users or rate")
     asked = scenario_of(Scenario(**{name: value for name, value in given.items() if value is not None}), single=True)
-    schemes: Sequence[str] = ()
-    if (server := own_server(asked)) is not None:
-        server.check_vendor(asked.hardware.vendor)
-        schemes = server.loads
-    targets = targets_of(told["ttft"], told["tpot"])
-    apart = str(told["disaggregation"] or "")
-    if load is None:
-        if apart:
-            raise RooflineError("prefill and decode apart serve a load: give users or rate", options=["rate"])
-        return Verdict(plan_for(asked, None, targets, schemes), None, targets)
-    if apart:
-        pools, said = parse_pools(apart), any(given.get(name) is not None for name in ("tp", "pp", "dp", "ep"))
-        asked = _divided(asked, pools) if asked.counted and pools.prefills and not said else asked
-        return Verdict(plan_for(asked, None, targets, schemes), load, targets, apart)
-    asked = asked.laid_out_for(load.concurrency or math.inf)
-    asked = asked if asked.drafted else with_slots(asked, load.concurrency)
-    return Verdict(plan_for(asked, load, targets, schemes), load, targets)
+    targets, apart = targets_of(told["ttft"], told["tpot"]), str(told["disaggregation"] or "")
+    if apart and load is None:
+        raise RooflineError("prefill and decode apart serve a load: give users or rate", options=["rate"])
+    asked = _divided(asked, parse_pools(apart)) if apart else asked
+    return Verdict(plan_for(asked, None if apart else load, targets), load, targets, apart)
 
 
 def settled(scenario: Scenario, **load: Any) -> Candidate:
-    """The scenario with what an answer chooses under a load where it is not said; as it is where nothing fits."""
-    with suppress(RooflineError):  # why it is refused is for who launches it to say
-        told = {name: value for name in ASKED if (value := load.get(name)) is not None}
-        plan = answer(scenario, **told).plan
-        if plan.fits:
-            return plan.candidate
+    """The scenario with what an answer chooses under a load, in the options of `answer`, where it is not said."""
+    with suppress(RooflineError):  # a load that is refused is for who launches it to say
+        apart = str(load.get("disaggregation") or "")
+        asked = _divided(scenario, parse_pools(apart)) if apart else scenario
+        served = None if apart else load_of(load.get("concurrency"), load.get("rate"), load.get("prefix_hits"))
+        return chosen.settled(asked, served, targets_of(load.get("ttft"), load.get("tpot")))
     return Candidate(scenario, {})
 
 
 def _divided(asked: Scenario, pools: Pools) -> Scenario:
-    """The scenario whose devices are divided evenly among the replicas of pools. Raises RooflineError."""
+    """The scenario whose devices, where they were counted alone, are divided evenly among the replicas of pools.
+
+    Raises RooflineError.
+    """
     devices, replicas = asked.settings.parallel.devices, pools.prefills + pools.decodes
+    if not (asked.counted and pools.prefills):
+        return asked
     if devices % replicas:
         raise RooflineError(f"{devices} devices do not divide among {replicas} replicas: give tp", options=["tp"])
     return asked.with_(tp=devices // replicas)

@@ -1,5 +1,7 @@
 """Ratios of prefill to decode: they serve the rate that they state, and no other ratio of their layouts more."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -7,12 +9,13 @@ from roofline import Scenario
 from roofline.core.errors import RooflineError
 from roofline.serving import Load
 from roofline.serving.disaggregated import steady_tandem
+from roofline.serving.outcome import NO_TARGETS
 from roofline.serving.pools import tandem_of
 from roofline.serving.ratios import Ratio, ratios_for, ratios_on
 
 SCENARIO = Scenario("llama-3.1-8b", "h100-sxm", prompt=3000, generate=300)
 LOAD = Load(prompt=3000, generate=300, rate=1.0)
-NONE = (None, None)
+NONE = NO_TARGETS
 
 
 def saturation(ratio: Ratio) -> float:
@@ -47,6 +50,6 @@ def test_the_fewest_replicas_serve_a_rate_and_one_fewer_does_not() -> None:
 def test_limits_take_more_devices_and_experts_are_divided() -> None:
     free, limited = (ratios_for(SCENARIO, LOAD, 30.0, limits)[0] for limits in (NONE, (0.3, 0.012)))
     assert limited.devices > free.devices
-    assert not ratios_for(SCENARIO, LOAD, 30.0, (1e-3, None))
+    assert not ratios_for(SCENARIO, LOAD, 30.0, (1e-3, math.inf))
     experts = Scenario("deepseek-v2-lite", "h100-sxm")
     assert any(each.decode.data > 1 for each in ratios_on(experts, LOAD, 8, NONE))

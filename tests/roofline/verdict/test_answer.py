@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from textwrap import wrap
 from typing import Any
 
 import pytest
 
 from roofline import RooflineError, Scenario, analyze, answer, choose, serve, size
-from roofline.advisor.chosen import CONTEXT, LAYOUT
+from roofline.advisor.planned import CONTEXT, LAYOUT
 from roofline.launch import launch, launch_command
 from roofline.reports.documents.answer import LINES, _height, answer_document
 from roofline.scenario.analysis import filled
@@ -538,3 +539,30 @@ def test_a_faster_engine_is_told() -> None:
 def test_a_narrow_terminal_has_eight_lines_too(question: str) -> None:
     (model, hardware), options = QUESTIONS[question]
     assert _height(answer_document(answer(model, hardware, **options), width=60)["lines"], 60) <= LINES
+
+
+def test_weights_are_streamed_from_a_host_that_has_room_for_them() -> None:
+    """The CPUs of a GB200 have half a terabyte a GPU; the memory of a card's host is not known."""
+    found = answer("kimi-k3", "gb200")
+    assert not any("offload" in fit.options for fit in found.plan.fits_with)
+    with pytest.raises(RooflineError, match="host"):
+        answer("kimi-k3", "gb200", offload="weights=0.9")
+    assert answer("llama-3.3-70b", "gb200", offload="weights=0.5").fits
+    assert answer("llama-3.3-70b", "4090", offload="weights=0.9").scenario.hardware.host_memory == math.inf
+
+
+def test_no_offload_is_offered_where_no_source_names_it() -> None:
+    for hardware, offered in (("tpu-v6e", False), ("l40s", True)):
+        fits = answer("llama-3.3-70b", hardware, engine="vllm", quant="bf16").plan.fits_with
+        assert any("offload" in fit.options for fit in fits) is offered
+
+
+def test_a_total_of_sequences_is_divided_among_ranks_that_each_have_one() -> None:
+    """SGLang's --max-running-requests is of all ranks of attention; the layouts that are compared leave such out."""
+    few: dict[str, Any] = {"engine": "sglang", "max_num_seqs": 4}
+    with pytest.raises(RooflineError, match="at least 8"):
+        answer("deepseek-r1", "8xh200", users=4, dp_attention=True, **few)
+    assert answer("deepseek-r1", "8xh200", users=4, **few).scenario.settings.parallel.data == 1
+    labels = [row.label for row in choose("layout", "deepseek-r1", "8xh200", 4, **few).rows]
+    assert "TP 8" in labels
+    assert "attention DP, EP 8" not in labels
