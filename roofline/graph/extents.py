@@ -315,7 +315,7 @@ class Pool(Struct, frozen=True):
     def suffix(self) -> str:
         """The suffix that distinguishes the extents of different pools."""
         skew = f", skew {self.skew:g}" if self.skew else ""
-        skew += ", by sequence" if self.sequences else ""
+        skew += ", by sequence" if self.sequences else ", routed" if self.routed else ""
         spread = f", {self.spread} ranks" if self.spread > 1 else ""
         copies = COPIES.format(self.copies) if self.copies > 1 else ""
         return f"[{self.used:g} of {self.size}{skew}{spread}]{copies}"

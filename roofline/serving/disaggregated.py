@@ -7,11 +7,11 @@ or `.simulation`:
 
     TTFT = prefill + transfer + slot,    TPOT = decode,    largest rate = min over prefill, link, decode
 
-In the steady state requests come to each stage at random, to the replicas in turn: of P replicas of prefill, waits
-are those of one by (1 / P + v) / (1 + v), with v the squared coefficient of variation of a prompt's time (Kingman
-1961). The link is a queue with constant service (M/D/1). A closed loop of C requests has the rate L with
-C = L (TTFT + G T), at most the largest one. The simulation advances the replica whose time is earliest, by one step, or
-by decode steps up to the time of the others.
+In the steady state requests come to each stage at random, to the replicas in turn: of P replicas of prefill, arrivals
+at each have a squared coefficient of variation of 1 / P (`regular` of `roofline.serving.waits`). The link is a queue
+with constant service (M/D/1). A closed loop of C requests has the rate L with C = L (TTFT + G T), at most the largest
+one. The simulation advances the replica whose time is earliest, by one step, or by decode steps up to the time of the
+others; a router sees the queues of when a request comes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.core.search import bracket_roots
-from roofline.serving.load import Arrivals, Load, count_of, draw
+from roofline.serving.load import Arrivals, Load, Requests, count_of, draw
 from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
 from roofline.serving.pools import Tandem, only_prompts
 from roofline.serving.replica import Replica
-from roofline.serving.replicas import ROUTERS, Member, together
+from roofline.serving.replicas import ROUTERS, Member, Replicas, together
 from roofline.serving.sequence import Sequence, Served
 from roofline.serving.steady import Steady, check_steps, open_loop, saturation_of, summary
 from roofline.serving.tables import Array
 from roofline.serving.times import Times, slots_of, times_of
-from roofline.serving.waits import ends
+from roofline.serving.waits import ends, regular
 from roofline.timing.intervals import Estimate
 
 CLOSE, SLOWEST = 1e-6, 1e-6
@@ -97,14 +97,14 @@ def stage_of(replica: Replica, load: Load, count: int) -> Stage:
 class _Stages(Struct, frozen=True, dict=True):
     """Both phases and the transfer between them; `alone` are samples of prefill without others (samples, 1).
 
-    `regular`: waits for prefill over those of random arrivals: in turn, those of a replica are more regular (Kingman).
+    `apart` is the squared coefficient of variation of the times between arrivals at a replica of prefill.
     """
 
     prefill: Stage
     decode: Stage
     alone: Array
     sent: Array
-    regular: float
+    apart: float
 
     @property
     def saturation(self) -> float:
@@ -122,7 +122,8 @@ class _Stages(Struct, frozen=True, dict=True):
     def at(self, rate: Array) -> tuple[Steady, Steady, Array]:
         """Prefill, decode, and samples of TTFT of both (samples, points), at rates below the largest one."""
         first, second = self.prefill.at(rate), self.decode.at(rate)
-        waited = (first.samples - self.alone) * self.regular
+        in_use = rate / self.prefill.saturation
+        waited = (first.samples - self.alone) * regular(self.apart, self.prefill.times.unit, in_use)
         each = float(self.sent.mean())
         used = np.minimum(rate / self.prefill.replicas * each, BELOW)
         # Samples of both stages are of the same points of a cube: half a turn makes them independent.
@@ -170,9 +171,8 @@ def _stages(tandem: Tandem, load: Load) -> _Stages:
         sent = random.permutation(tandem.transfer(load.beside + load.prompts.inverse(shares)))
         prefill = stage_of(tandem.prefill, replace(load, generate=1), tandem.prefills)
         alone = prefill.at(np.array([LEAST * prefill.saturation])).samples
-        service, shape = prefill.times.unit - 1, load.burstiness * tandem.prefills
-        regular = (1 / max(shape, 1.0) + service) / (1 + service)
-        kept[key] = _Stages(prefill, stage_of(tandem.decode, load, tandem.decodes), alone, sent, regular)
+        apart = 1 / max(load.burstiness * tandem.prefills, 1.0)
+        kept[key] = _Stages(prefill, stage_of(tandem.decode, load, tandem.decodes), alone, sent, apart)
     return kept[key]
 
 
@@ -213,58 +213,56 @@ def _whole(tandem: Tandem, stages: _Stages, rate: Array, stable: NDArray[np.bool
     return Steady(ttft, tpot, e2e, rate, running, waiting, queued, cached, busy, most, slots, samples)
 
 
-def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int = 0) -> Served:
-    """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError.
+class _Handed(Replicas):
+    """The replicas of both pools: a request goes to one of prefill when it comes, to one of decode when that is done.
 
-    Requests go to the replicas of each pool in turn, or as the router that is the load's policy says.
+    They go to those of a pool in turn, or as the router that is the load's policy says. Prompts of at most `local`
+    tokens are computed where they decode.
     """
-    route, random = ROUTERS.get(load.policy, ROUTERS["round-robin"]), np.random.default_rng(seed)
-    drawn = draw(load, count_of(load, requests), seed)
-    alone = drawn._replace(output=np.ones_like(drawn.output))
-    prefills = [Member(tandem.prefill, alone) for _ in range(tandem.prefills)]
-    decodes = [Member(tandem.decode, drawn) for _ in range(tandem.decodes)]
-    count, sent, passed = drawn.arrival.size, 0, 0
-    seconds = tandem.transfer(drawn.prompt + drawn.cached)
-    done: dict[int, tuple[float, float]] = {}
-    arrivals = np.array(drawn.arrival)
-    stages = [*prefills, *decodes]
 
-    policy, here = tandem.prefill.scheduler, drawn.prompt <= tandem.local
+    linked = True
 
-    def send(at: float) -> None:
-        nonlocal sent
-        arrivals[sent] = at
-        if here[sent]:
-            member = route(decodes, sent, random)
-            member.own.add(sent)
-            received = at + policy.received(float(drawn.prompt[sent]))
-            member.receive(Sequence(sent, at, *member.lengths[sent]), received)
-        else:
-            route(prefills, sent, random).enter(sent, at)
-        sent += 1
+    def __init__(self, tandem: Tandem, requests: Requests, load: Load, seed: int) -> None:
+        self.tandem, self.passed = tandem, 0
+        super().__init__(tandem.decode, requests, load, np.zeros(0, np.intp), seed)
 
-    for at in drawn.arrival[: load.concurrency or count]:
-        send(float(at))
-    while len(done) < count:
-        stage = min(stages, key=lambda each: each.ready)
-        stage.horizon = min((each.ready for each in stages if each is not stage), default=math.inf)
-        stage.event()
-        for index, (_, first, last, _) in stage.left:
-            if stage in prefills:
-                stage.free = max(stage.free, last) + float(seconds[index])
-                member = route(decodes, passed, random)
-                if tandem.local:  # beside prompts of its own, which come in an order of their own
-                    member.receive(Sequence(index, stage.free, *member.lengths[index]), stage.free)
-                else:
-                    member.enter(index, stage.free)
-                passed += 1
-            else:
-                done[index] = first, last
-                if load.concurrency is not None and sent < count:
-                    send(last)
-        stage.left.clear()
-    first, last = np.array([done[index] for index in range(count)]).T
-    return together(prefills, decodes, Served(arrivals, first, last, drawn.output.astype(float), *(0,) * 8))
+    def begin(self) -> None:
+        tandem, drawn = self.tandem, self.drawn
+        self.router = ROUTERS.get(self.load.policy, ROUTERS["round-robin"])
+        alone = drawn._replace(output=np.ones_like(drawn.output))
+        self.prefills = [Member(tandem.prefill, alone) for _ in range(tandem.prefills)]
+        self.decodes = [Member(tandem.decode, drawn) for _ in range(tandem.decodes)]
+        self.members = [*self.prefills, *self.decodes]
+        self.seconds = tandem.transfer(drawn.prompt + drawn.cached).tolist()
+        self.here = (drawn.prompt <= tandem.local).tolist()
+
+    def enter(self, index: int, at: float) -> None:
+        if not self.here[index]:
+            self.router(self.prefills, index, self.random).enter(index, at)
+            return
+        member = self.router(self.decodes, index, self.random)
+        member.own.add(index)
+        received = self.tandem.prefill.scheduler.received(float(self.drawn.prompt[index]))
+        member.receive(Sequence(index, at, *member.lengths[index]), at + received)
+
+    def leave(self, member: Member) -> None:
+        if member in self.decodes:
+            super().leave(member)
+            return
+        for index, (_, _, last, _) in member.left:
+            member.free = max(member.free, last) + self.seconds[index]
+            target = self.router(self.decodes, self.passed, self.random)
+            target.receive(Sequence(index, member.free, *target.lengths[index]), member.free)
+            self.passed += 1
+        member.left.clear()
+
+    def served(self, found: Served) -> Served:
+        return together(self.prefills, self.decodes, found)
+
+
+def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int = 0) -> Served:
+    """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError."""
+    return _Handed(tandem, draw(load, count_of(load, requests), seed), load, seed).run()
 
 
 def steady_outcomes_of(tandem: Tandem, load: Load, values: Any, targets: Targets) -> tuple[Outcome, ...]:

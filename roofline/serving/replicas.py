@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
@@ -66,9 +67,14 @@ class Member(Simulation):
         return max(own, *(each.now for each in self.beside), self.now)
 
     @property
+    def due(self) -> float:
+        """The time of the next event, or at which requests leave: until then a router sees them."""
+        return self.left[0][1][2] if self.left else self.ready
+
+    @property
     def requests(self) -> int:
         """The requests on its devices."""
-        return sum(sum(each.held) + len(each.coming) for each in self.beside)
+        return sum(sum(each.held) + len(each.coming) + len(each.left) for each in self.beside)
 
     def turn(self, until: float) -> None:
         """One event, in which the models beside it wait; others may send a request at the time `until`."""
@@ -93,7 +99,7 @@ class Member(Simulation):
 
     def receive(self, sequence: Sequence, at: float) -> None:
         """A request comes with its KV cache."""
-        self.coming = deque(sorted([*self.coming, (at, sequence)], key=itemgetter(0)))
+        insort(self.coming, (at, sequence), key=itemgetter(0))
 
 
 def _fewest(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:  # noqa: ARG001
@@ -118,11 +124,16 @@ ROUTERS: Mapping[str, Router] = {
 
 
 class Replicas:
-    """The replicas of a load; `next` is when `happen` is due, what a policy does beside its routing."""
+    """The replicas of a load; `next` is when `happen` is due, what a policy does beside its routing.
+
+    Where replicas are `linked`, what one of them ends another goes on with.
+    """
+
+    linked = False
 
     def __init__(self, replica: Replica, requests: Requests, load: Load, tenant: NDArray[np.intp], seed: int) -> None:
         self.replica, self.load, self.tenant = replica, load, tenant.tolist()
-        self.drawn, self.retired = requests, list[Member]()
+        self.drawn, self.retired, self.done = requests, list[Member](), dict[int, tuple[float, float]]()
         self.next = math.inf
         self.members = [Member(each, requests) for each in replica.members]
         if replica.beside:
@@ -150,15 +161,20 @@ class Replicas:
     def happen(self) -> None:
         """What is due at `next`."""
 
+    def leave(self, member: Member) -> None:
+        """Requests leave a replica."""
+        self.done |= {index: (first, last) for index, (_, first, last, _) in member.left}
+        member.left.clear()
+
     def run(self) -> Served:
         """The whole run."""
         count, sent = self.drawn.arrival.size, 0
         closed = self.load.concurrency
         due = deque(self.drawn.arrival[: closed or count].tolist())
-        arrivals, done = np.array(self.drawn.arrival), dict[int, tuple[float, float]]()
-        while len(done) < count:
-            member = min(self.members, key=attrgetter("ready", "now"), default=None)  # models of a device take turns
-            ready, coming = math.inf if member is None else member.ready, due[0] if due else math.inf
+        arrivals = np.array(self.drawn.arrival)
+        while len(self.done) < count:
+            member = min(self.members, key=attrgetter("due", "now"), default=None)  # models of a device take turns
+            ready, coming = math.inf if member is None else member.due, due[0] if due else math.inf
             if self.next <= min(ready, coming):
                 self.happen()
                 continue
@@ -168,15 +184,19 @@ class Replicas:
                 sent += 1
                 continue
             assert member is not None
-            others = [each.ready for each in self.members if each not in member.beside] if closed else []
+            if member.left:
+                before = len(self.done)
+                self.leave(member)
+                for _ in range(min(len(self.done) - before, count - sent - len(due)) if closed else 0):
+                    insort(due, ready)
+                continue
+            others = [each.due for each in self.members if each not in member.beside] if closed or self.linked else []
             member.turn(min([self.next, coming, *others]))
-            for index, (_, first, last, _) in member.left:
-                done[index] = first, last
-                if closed and sent + len(due) < count:
-                    due.append(last)
-            member.left.clear()
-        first, last = np.array([done[index] for index in range(count)]).T
-        found = Served(arrivals, first, last, self.drawn.output.astype(float), *(0,) * 8)
+        first, last = np.array([self.done[index] for index in range(count)]).T
+        return self.served(Served(arrivals, first, last, self.drawn.output.astype(float), *(0,) * 8))
+
+    def served(self, found: Served) -> Served:
+        """A run with what its replicas counted."""
         everyone = [*self.members, *self.retired]
         tenant = np.array(self.tenant) if self.load.tenants else None
         return together(everyone, everyone, found, len(self.replica.members))._replace(tenant=tenant, whole=True)
@@ -329,6 +349,7 @@ class Reroute(Replicas):
         before, replica = self.alive.pop(each, None), self._with(self.stages - self.lost[each])
         if before is not None:
             at = max(at, before.now)
+            self.leave(before)
         if replica is not None:
             self.alive[each] = Member(replica, self.drawn)
             self.alive[each].now = at + self.moved

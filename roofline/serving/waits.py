@@ -65,18 +65,25 @@ def _poisson(mean: Array, coordinate: int) -> Array:
     return np.asarray(np.where(mean < 0.3, exact, np.maximum(approximate, exact)))
 
 
+def regular(arrivals: float | Array, unit: float, used: Array) -> Array:
+    """Waits of arrivals with a squared coefficient of variation over those of random ones, of servers in use so far.
+
+    `unit` is one plus the service's (Kraemer and Langenbach-Belz, Approximate Formulae for the Delay in the Queueing
+    System GI/G/1, 1976).
+    """
+    both, used = arrivals + unit - 1, np.clip(used, NOTHING, FULL)
+    return np.asarray(both / unit * np.exp(-2 * (1 - used) / (3 * used) * (1 - arrivals) ** 2 / both))
+
+
 def _in_turn(times: Times, rate: Array, number: Array) -> Array:
     """The tokens that wait on a data-parallel rank that takes requests in turn, over those where they come at random.
 
     Requests of one length end in the order in which they came, so that the rank with the fewest takes its next one
-    after nearly as many others as there are ranks. Waits follow the squared coefficients of variation of arrivals and
-    of prompts (Kraemer and Langenbach-Belz, Approximate Formulae for the Delay in the Queueing System GI/G/1, 1976).
+    after nearly as many others as there are ranks.
     """
     room = times.held(number)
     used = np.clip(rate * times.mean * seconds(times, room, number) / np.maximum(room, 1.0), NOTHING, FULL)
-    arrivals = 1 / times.ranks + IRREGULAR * (1 - used) * (1 - 1 / times.ranks)
-    both = arrivals + times.unit - 1
-    return np.asarray(both / times.unit * np.exp(-2 * (1 - used) / (3 * used) * (1 - arrivals) ** 2 / both))
+    return regular(1 / times.ranks + IRREGULAR * (1 - used) * (1 - 1 / times.ranks), times.unit, used)
 
 
 def waits_of(

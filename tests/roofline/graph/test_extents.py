@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline.graph.extents import AttentionMask, Pool, Step, extents, popularity, touched
 
@@ -93,6 +94,14 @@ def test_causal_prefill_sees_half_the_pairs() -> None:
     values = extents(Step(1, 4096, 0), [AttentionMask()])
     assert values["pairs"] == 4096 * 4097 / 2
     assert values["keys"] == 4096
+
+
+def test_routed_blocks_have_extents_of_their_own() -> None:
+    """Experts and neurons of one number: loads of experts alone are uneven, and reach fewer of them."""
+    step, pools = Step(6, 1, 0), [Pool(64, 4), Pool(64, 4, routed=True)]
+    plain, routed = (extents(step, [each, replace(pools[1], uneven=1.0)])[f"touched{each.suffix}"] for each in pools)
+    assert plain > 1.05 * routed
+    assert plain == extents(step, pools)[f"touched{pools[1].suffix}"]
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.5, 1.2])

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -63,6 +63,37 @@ def test_a_random_router_finds_slots_taken_while_others_are_free() -> None:
         simulate_tandem(pools, load).first.tolist()
         == simulate_tandem(pools, replace(load, policy="round-robin")).first.tolist()
     )
+
+
+@given(
+    gaps=st.lists(st.floats(0.0, 0.4), min_size=12, max_size=24),
+    long=st.lists(st.booleans(), min_size=24, max_size=24),
+    prefills=st.integers(2, 4),
+)
+@settings(max_examples=20, deadline=None)
+def test_a_balanced_router_sees_who_is_free_when_a_request_comes(gaps, long, prefills) -> None:
+    """It waits for no other where fewer are on their way than replicas, however long the prompts of those are."""
+    prompts = tuple(8000 if each else 200 for each in long[: len(gaps)])
+    trace = Trace(tuple(np.cumsum(gaps).tolist()), prompts, (1,) * len(gaps), (0,) * len(gaps))
+    pools = tandem(f"prefills={prefills},decodes=4,link=node")
+    run = simulate_tandem(pools, Load(trace=trace, policy="balanced"))
+    alone = {n: float(pools.prefill.steps.seconds(0, 0, n)) + float(pools.transfer(n)) for n in (200, 8000)}
+    for index, at in enumerate(run.arrival):
+        others = int(((run.arrival <= at) & (run.first > at)).sum()) - 1
+        if others < prefills:
+            assert run.first[index] - at == pytest.approx(alone[prompts[index]], rel=1e-2)
+
+
+def test_routers_that_look_have_shorter_queues_of_prefill() -> None:
+    """Open loop, prompts of unequal length: the shortest queue, the shorter one of two, at random (Mitzenmacher)."""
+    pools = tandem("prefills=4,decodes=4")
+    load = replace(LOAD, prompt="uniform:100:8000", rate=0.75 * steady_tandem(pools, LOAD, 1.0).saturation / 2)
+    waits = {
+        policy: float(np.mean(run.first - run.arrival))
+        for policy in ("balanced", "power-of-two", "random")
+        for run in [simulate_tandem(pools, replace(load, policy=policy), 1500)]
+    }
+    assert 1.05 * waits["balanced"] < waits["power-of-two"] < 0.8 * waits["random"]
 
 
 def test_short_prompts_are_computed_where_they_decode() -> None:
