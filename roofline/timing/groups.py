@@ -24,7 +24,7 @@ from roofline.timing.calibration import Match
 from roofline.timing.collectives import over_network
 from roofline.timing.constants import ATTENTION
 from roofline.timing.evaluation import KernelGroup
-from roofline.timing.kernels import Array, kernel
+from roofline.timing.kernels import Array, kernel, vectors
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.shapes import KernelShape
@@ -96,6 +96,8 @@ def _group(
     if op == "attention_prefill":
         factor = engine["attention"] / (engine["half_sums"] if hardware.half_accumulation else 1.0)
     factor *= match.cost[1]
+    if op == "gemm" and engine["vector_latency"] and _bytes(texts) < 2:
+        match = _with_vectors(match, engine, hardware)
     indices = np.array([index for index, _ in members])
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0
     hardware = _as_measured(hardware, match)
@@ -177,6 +179,24 @@ def _clock_ratio(name: str, family: str, tdp: float | None, units: int | None, c
         return 1.0
     ratio = float(np.cbrt(tdp / units / (other.tdp / other.units)))
     return min(max(ratio, CLOCKS[0]), CLOCKS[1])
+
+
+def _bytes(texts: Mapping[str, str | float]) -> float:
+    """Bytes of a weight of GEMMs."""
+    return float(texts["weight_bytes"]) if "weight_bytes" in texts else numbers(str(texts["dtype"])).bytes
+
+
+LPDDR_SHARE = 0.88
+"""Bandwidth that streaming reaches on LPDDR relative to GDDR and HBM: Llama 2 7B on a DGX Spark (llama.cpp, discussion
+15013), 222 of 273 GB/s; held out, models of 3 to 70 billion parameters there from 4.5 to 4.0% off (mean of five)."""
+
+
+def _with_vectors(match: Match, engine: Engine, hardware: Hardware) -> Match:
+    """The constants with those of the engine's products of matrices and few vectors, on GPUs that run its kernel."""
+    reached = engine["vector_memory"] * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0)
+    reached *= LPDDR_SHARE if hardware.memory_class == "lpddr" and not hardware.bandwidth_is_achieved else 1.0
+    own = vectors.constants(hardware, engine["vector_launch"], engine["vector_latency"], reached)
+    return replace(match, fit=replace(match.fit, parameters={**match.fit.parameters, **own})) if own else match
 
 
 def _with_launch(match: Match, engine: Engine) -> Match:

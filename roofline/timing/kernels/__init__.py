@@ -36,7 +36,7 @@ from roofline.timing.kernels import (
     streaming,
     top_k,
 )
-from roofline.timing.kernels.common import unit_clocks, units
+from roofline.timing.kernels.common import REFERENCE_CLOCK, unit_clocks, units
 from roofline.timing.kernels.model import (
     Array,
     Bound,
@@ -253,9 +253,6 @@ def kernel_regimes(op: str, row: Row) -> NDArray[np.int64]:
     """The class of each kernel: an index into `kernel(op).regimes.labels`."""
     return kernel(op).regimes(shape_of(op, row))
 
-
-REFERENCE_CLOCK = 1.8e9
-"""The clock in Hz that constants of a multiprocessor are stated at, about that of H100."""
 
 IN_CLOCKS: Mapping[str, float] = {
     **dict.fromkeys(("tile_prologue", "head_prologue", "combine"), -1.0),

@@ -31,6 +31,9 @@ def unit_clocks(hardware: Hardware) -> float:
     return (hardware.vector_peak or np.inf) / 256.0
 
 
+REFERENCE_CLOCK = 1.8e9
+"""The clock in Hz that constants of a multiprocessor are stated at, about that of H100."""
+
 ON_CHIP = 16.0
 """Bytes that a multiprocessor of a GPU moves in a clock in kernels that engines have in Triton or generate.
 

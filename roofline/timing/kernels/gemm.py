@@ -31,7 +31,8 @@ it:
     many rows      t = launch + max(c n k, (B + 2 n k) / (e_B bandwidth)) + the 16-bit GEMM's t    weights in memory
     kernels beside t += (in m k + out m n) / (e_B bandwidth)       LLM.int8() quantizes, splits, scales and adds up
 
-So it gains where memory dominates, and loses where the units do: every b_m rows convert the weights again.
+So it gains where memory dominates, and loses where the units do: every b_m rows convert the weights again. Engines that
+multiply packed weights by a few vectors in a kernel of its own have `roofline.timing.kernels.vectors` for those.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
-from roofline.timing.kernels import ggml
+from roofline.timing.kernels import ggml, vectors
 from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, rounds, unit_clocks, units
 from roofline.timing.kernels.formats import Numbers, numbers, storage
 from roofline.timing.kernels.model import (
@@ -218,6 +219,19 @@ def terms(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Terms:
     """Launch, tiles on the multiprocessors, traffic, and the kernel that quantizes the activations."""
     if gemm.dtype.startswith(ggml.PREFIX):
         return ggml.terms(gemm.m, gemm.n, gemm.k, gemm.form, hardware, parameters)
+    if "vector_launch" in parameters:
+        few = vectors.terms(
+            np.minimum(gemm.m, vectors.MOST_ROWS), gemm.n, gemm.k, gemm.weight_bytes, hardware, parameters
+        )
+        if np.all(gemm.m <= vectors.MOST_ROWS):
+            return few
+        many = _by_tiles(gemm, hardware, parameters)  # more rows never take less time
+        return _where((gemm.m <= vectors.MOST_ROWS) | (few.seconds > many.seconds), few, many)
+    return _by_tiles(gemm, hardware, parameters)
+
+
+def _by_tiles(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Terms:
+    """The terms of kernels that divide C into tiles, of packed weights those of their own kernel."""
     if gemm.weight_only is not None:
         return _weight_only_terms(gemm, gemm.weight_only, hardware, parameters)
     launch = Term("launch", "launch", parameters["launch"])
