@@ -58,8 +58,17 @@ JULY = range(2178, 2415)
 DRAFTED = 2480
 """The first of its pull requests after 3 August 2026, since when agents' recipes have drafts (its MODELS.md)."""
 
-DATES: Mapping[str, str] = {"440246": "2026-08-22", "440845": "2026-08-27", "head-to-head": "2026-07-09"}
-"""Dates of published runs whose reproductions state other ones, or none; of what the same page compares."""
+DATES: Mapping[str, str] = {
+    "440246": "2026-08-22",
+    "440845": "2026-08-27",
+    "head-to-head": "2026-07-09",
+    "ATOM PR1640": "2026-07-21",
+}
+"""Dates of published runs whose reproductions state other ones, or none; of what the same page compares.
+
+ATOM's page runs its own and vLLM's with ten minutes before (--agentic-cache-warmup-duration 600), beside runs up to the
+last date.
+"""
 
 
 class Run(NamedTuple):
@@ -178,6 +187,15 @@ def _tiers(cells: Mapping[str, str]) -> str:
     return f"{'lmcache:' if 'LMCache' in kind else ''}dram={size}{':write=back' if 'write_back' in kind else ''}"
 
 
+def _with_memory(case: ServingCase, version: str) -> ServingCase:
+    """A case with the part of the devices' memory that the engine's version is written with (util 0.8)."""
+    if not (stated := re.search(r"util (0\.\d+)", version)):
+        return case
+    engine = case.scenario.profile
+    memory = replace(engine.memory, utilization=float(stated[1]))
+    return replace(case, scenario=case.scenario.changed(engine=replace(engine, memory=memory)))
+
+
 def _configuration(asked: Mapping[str, str], cells: Mapping[str, str]) -> str:
     layout = f"DP {asked['tp']}" if asked["dp_attention"] == "true" else f"TP {asked['tp']}"
     tier = "" if cells["host_cache_type"][:4] in ("", "none") else cells["host_cache_type"].split()[0]
@@ -199,6 +217,7 @@ def read_runs(path: Path) -> tuple[list[Run], list[str]]:
             case = to_case(Line(line.number, name, asked))
             assert case.agents is not None
             case = replace(case, agents=replace(case.agents, tiers=_tiers(line.cells)))
+            case = _with_memory(case, line.cells["engine_version"])
             runs.append(Run(case, _configuration(asked, line.cells), int(asked["concurrency"]), measured))
         except RooflineError as reason:
             skipped.append(str(reason))

@@ -247,7 +247,8 @@ def _outcome(
     near = [sum(hits), *ran.each, *(sum(state.hits) for state in states)]
     output = float(ran.output.mean())
     times = [(state.ttft, state.tpot, state.ttft + output * state.tpot) for state in states]
-    own = zip((*spread, spread[1]), zip(*times, strict=True) if times else [()] * 3, strict=True)
+    means = [float(np.nanmean(each)) for each in (ttft, tpot, e2e)]
+    own = zip((*spread, spread[1]), means, zip(*times, strict=True) if times else [()] * 3, strict=True)
     spread = [_with_states(*each) for each in own]
     least, most, new = min(near), max(near), 0.0 if deployed.workload.duration is None else 1 - endless
     within = least - (MISSED - 1) * new, most * (1 + (1 - 1 / MISSED) * new / max(endless, 1e-9))
@@ -276,11 +277,16 @@ def _outcome(
     )
 
 
-def _with_states(spread: Spread, times: Sequence[float]) -> Spread:
-    """p10 and p90 over the expected time, of a model's error and of which of some steady states a run is in."""
+def _with_states(spread: Spread, mean: float, times: Sequence[float]) -> Spread:
+    """p10 and p90 over the expected time, of a model's error and of which of some steady states a run is in.
+
+    A run is taken for the one whose time is nearest to its own mean: near a cliff it may be another than that of its
+    number of sessions.
+    """
     ends = farther((spread.low, spread.high), (-math.log(BEYOND[0]), math.log(BEYOND[1])))
-    if times and times[0] > 0.0:
-        ends = farther(ends, (math.log(times[0] / min(times)), math.log(max(times) / times[0])))
+    if times and min(times) > 0.0 and mean > 0.0:
+        own = min(times, key=lambda time: abs(math.log(time / mean)))
+        ends = farther(ends, (math.log(own / min(times)), math.log(max(times) / own)))
     return Spread(*ends, spread.median)
 
 

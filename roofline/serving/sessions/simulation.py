@@ -359,6 +359,9 @@ class SessionRun(Simulation):
             times = (times[0], first, after, turn.output)
         self.rows.append((*times, turn.prompt, turn.reusable, turn.gap, session.number))
         self.found.append(turn.hits)
+        if session.replayed is not None and after < self.rehearsed:  # what its trace is like is known of the time after
+            self._later(after, self._turn(session))
+            return
         children = [self._start_branch(session, after) for _ in range(self.work.branch_agents * turn.branch)]
         known = grown(session, self.work)
         if session.place >= len(session.new):
@@ -375,7 +378,7 @@ class SessionRun(Simulation):
 
     def _follow(self, session: Session, children: list[Session], at: float, turn: Turn) -> None:
         """The turn after one of a session comes at a time, or when the last sub-agent ends that it waits for."""
-        if children and self.work.joined and session.replayed is None:
+        if children and self.work.joined and (session.replayed is None or len(children) > 1):
             left = {child.number for child in children}
             self.joins |= dict.fromkeys(left, (at, turn, left))
         else:
