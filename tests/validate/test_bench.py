@@ -29,10 +29,11 @@ from roofline.validate.measure import device as devices
 from roofline.validate.measure.bench import Outcome, measure, points_of
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Cpu, Cuda, Sample, open_device
-from roofline.validate.tables.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
+from roofline.validate.tables.rowfile import COLUMNS, RowFile, as_line, case_of, read_rows, repaired
 from roofline.validate.tables.rows import read_measurements
 from tests.validate.fakes import H100, FakeBenchmark, FakeDevice, fake_benchmarks, true_time
 
+HEADER = as_line(COLUMNS)
 LIMITS = Limits(memory=20e9, flops=2e13, traffic=2e10)
 GEMM = Case("gemm", {"dtype": "bf16", "m": 8, "n": 1024, "k": 2048})
 

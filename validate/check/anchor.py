@@ -373,28 +373,20 @@ def _served(answer: Analysis, which: str, users: int) -> Predicted | None:
     return None if bound is None else Predicted(float(bound), *found.at_least(float(bound)))
 
 
+PARTS = {"weight_bytes": "weights", "kv_cache_bytes": "kv_cache", "memory_bytes": "total"}
+"""The parts of a device's memory, by metric."""
+
+
 def _stored(anchor: Anchor, answer: Analysis) -> float:
-    """A size in bytes, or a capacity in tokens."""
-    memory, precision = answer.memory, answer.precision
-    match anchor.metric:
-        case "weight_bytes":
-            return float(memory.weights)
-        case "kv_bytes_per_token":
-            return kv_bytes_per_token(answer.scenario.model, precision)
-        case "kv_cache_bytes":
-            return float(memory.kv_cache)
-        case "memory_bytes":
-            return float(memory.total)
-    return _capacity(anchor, answer)
-
-
-def _capacity(anchor: Anchor, answer: Analysis) -> float:
-    """The KV cache capacity in tokens with the engine's reserve, at `utilisation` of the device."""
-    scenario = answer.scenario
+    """A size in bytes, or a capacity in tokens with the engine's reserve, at `utilisation` of the device."""
+    scenario, precision = answer.scenario, answer.precision
+    if anchor.metric in PARTS:
+        return float(getattr(answer.memory, PARTS[anchor.metric]))
+    if anchor.metric == "kv_bytes_per_token":
+        return kv_bytes_per_token(scenario.model, precision)
     if anchor.options.get("gpu_memory_utilization") is None:
         raise RooflineError("kv_capacity_tokens needs the condition 'utilisation'")
-    reserve = memory_reserve(scenario)
-    found = kv_capacity(scenario.model, scenario.hardware, answer.precision, answer.parallel, reserve)
+    found = kv_capacity(scenario.model, scenario.hardware, precision, answer.parallel, memory_reserve(scenario))
     return float(found.tokens or 0)
 
 

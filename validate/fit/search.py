@@ -16,8 +16,7 @@ combinations of choices, each from every start, take twenty times as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +158,9 @@ def _starts(
     generator = np.random.default_rng(0)
     for _ in range(RESTARTS):
         yield {
-            one.name: float(np.exp((np.log(start.parameters[one.name]) + generator.uniform(*np.log(_range(one)))) / 2))
+            one.name: float(
+                np.exp((np.log(start.parameters[one.name]) + generator.uniform(*np.log([one.low, one.high]))) / 2)
+            )
             for one in parameters
             if one.unit is not Unit.CHOICE
         }
@@ -197,10 +198,6 @@ def _options(choice: Parameter, parts: Parts) -> list[int]:
     return [one for one in every if choice.name != "tiling" or TILINGS[one].cpu == cpu]
 
 
-def _range(parameter: Parameter) -> tuple[float, float]:
-    return parameter.low, parameter.high
-
-
 class Problem(NamedTuple):
     """The least squares of so many `tables`, with the parameters that they determine and the prior."""
 
@@ -220,7 +217,7 @@ class Problem(NamedTuple):
     def minimise(self, chosen: Mapping[str, float], initial: Mapping[str, float], steps: int) -> Trial:
         """The constants of least loss with the `chosen` ones, after at most so many steps from the `initial` ones."""
         free = [one for one in self.parameters if one.name not in chosen]
-        low, high = np.log([_range(one) for one in free]).T
+        low, high = np.log([(one.low, one.high) for one in free]).T
         prior = np.log([self.start.parameters[one.name] for one in free])
         balance = np.sqrt(sum(len(row.seconds) for row in self.rows) / self.tables)
 
@@ -243,10 +240,16 @@ class Problem(NamedTuple):
         first = np.log(share / (1.0 - share))
         if not np.isfinite(residuals(first)).all():
             raise RooflineError(f"rows of {self.op} have shapes or times beyond what its kernel model computes")
+
+        def slopes(point: Array) -> Array:
+            """The derivatives of the residuals by finite differences, (residuals, constants)."""
+            here = residuals(point)
+            return np.stack([(residuals(point + step) - here) / STEP for step in STEP * np.eye(point.size)], axis=1)
+
         solution: Any = least_squares(
             residuals,
             first,
-            jac=partial(_slopes, residuals),
+            jac=slopes,
             loss="soft_l1",
             f_scale=ERROR_SCALE,
             max_nfev=steps,
@@ -256,9 +259,3 @@ class Problem(NamedTuple):
         constants = named(solution.x)
         losses = [np.sum(np.abs(row.errors(constants, self.harness)) * row.weights**2) for row in self.rows]
         return Trial(float(sum(losses)) / self.tables, constants, chosen)
-
-
-def _slopes(residuals: Callable[[Array], Array], point: Array) -> Array:
-    """The derivatives of the residuals by finite differences, (residuals, constants)."""
-    here = residuals(point)
-    return np.stack([(residuals(point + step) - here) / STEP for step in STEP * np.eye(point.size)], axis=1)

@@ -184,26 +184,29 @@ def _fitted(
     cases: Sequence[Case], engine: Engine, shipped: Mapping[str, float], values: Mapping[str, float], rounds: int
 ) -> _Fit:
     """The fit after some rounds from `values`, around those of the shipped profile."""
+    static = _are_static(cases)
+
+    def at(values: Mapping[str, float]) -> Array:
+        return residuals(cases, applied(engine, values, static))[0]
+
     for _ in range(rounds):
-        logs, _ = residuals(cases, applied(engine, values, _are_static(cases)))
-        slope = np.stack([_slope(cases, engine, values, name, logs) for name in values], axis=1)
-        values = _moved(values, _solve(logs, slope, values, shipped))
-    logs, _ = residuals(cases, applied(engine, values, _are_static(cases)))
+        logs = at(values)
+        moved = ({**values, name: value * float(np.exp(DIFFERENCE))} for name, value in values.items())
+        slope = np.stack([(at(each) - logs) / DIFFERENCE for each in moved], axis=1)
+        by = zip(values.items(), _solve(logs, slope, values, shipped), strict=True)
+        values = {
+            name: float(np.clip(value * float(np.exp(change)), *RANGES.get(name, HOST_TIMES)))
+            for (name, value), change in by
+        }
+    logs = at(values)
     shift = np.array([np.log(values[name] / shipped[name]) / STIFFNESS[name] for name in values])
     return _Fit(values, logs, slope, float((rooted(logs / RESIDUAL, 1.0) ** 2).sum() + (shift**2).sum()))
-
-
-def _slope(cases: Sequence[Case], engine: Engine, values: Mapping[str, float], name: str, logs: Array) -> Array:
-    moved = {**values, name: values[name] * float(np.exp(DIFFERENCE))}
-    found: Array = (residuals(cases, applied(engine, moved, _are_static(cases)))[0] - logs) / DIFFERENCE
-    return found
 
 
 def _solve(logs: Array, slope: Array, values: Mapping[str, float], start: Mapping[str, float]) -> Array:
     """The changes of the logarithms that minimise the loss on the linear model."""
     deviation = np.array([STIFFNESS[name] for name in values])
     offset = np.array([np.log(values[name] / start[name]) for name in values])
-
     return mode(
         lambda change: logs + slope @ change,
         lambda change: (offset + change) / deviation,
@@ -212,12 +215,6 @@ def _solve(logs: Array, slope: Array, values: Mapping[str, float], start: Mappin
         knee=1.0,
         bounds=(-FARTHEST, FARTHEST),
     )
-
-
-def _moved(values: Mapping[str, float], by: Array) -> dict[str, float]:
-    """Values after a change of their logarithms, within their ranges."""
-    moved = {name: value * float(np.exp(change)) for (name, value), change in zip(values.items(), by, strict=True)}
-    return {name: float(np.clip(value, *RANGES.get(name, HOST_TIMES))) for name, value in moved.items()}
 
 
 def _held_out(

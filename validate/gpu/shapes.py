@@ -77,20 +77,18 @@ def gemms(sizes: Sizes = FULL) -> list[Point]:
 
 
 def attention(sizes: Sizes = FULL) -> list[Point]:
-    """Prefill and decode: causal, grouped heads, windows, 16-bit and FP8 caches."""
-    cases = {op: [_attention(op, *shape) for shape in shapes] for op, shapes in _SHAPES["attention"].items()}
+    """Prefill and decode in bf16: causal, grouped heads, windows, 16-bit and FP8 caches."""
+    names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window")
+    cases = {
+        op: [
+            attention_case(op, "bf16", **{"head_dim": 128, **dict(zip(names, shape, strict=False))}) for shape in shapes
+        ]
+        for op, shapes in _SHAPES["attention"].items()
+    }
     found = [(case, way) for case in _interleaved(*cases.values()) for way in ("torch", "triton", "torch_flash")]
     for op, count in CACHED_IN_FP8.items():
         found += [(Case(op, {**case.columns, "kv_dtype": "fp8"}), "triton") for case in cases[op][:count]]
     return sizes.different(found)
-
-
-def _attention(
-    op: str, batch: int, queries: int, keys: int, heads: int, kv_heads: int, head_dim: int = 128, window: int = 0
-) -> Case:
-    """Attention in bf16."""
-    sizes = {"batch": batch, "q_len": queries, "kv_len": keys, "heads": heads, "kv_heads": kv_heads}
-    return attention_case(op, "bf16", **sizes, head_dim=head_dim, window=window)
 
 
 def layers(sizes: Sizes = FULL) -> list[Point]:

@@ -52,7 +52,8 @@ def summary(folder: Path, results: Sequence[Result]) -> str:
     """The summary of a folder."""
     parts = ["# A visit to a GPU", ""]
     machine = next((result for result in reversed(results) if result.step == "machine" and result.facts), None)
-    parts += _steps(results)
+    rows = [(result.step, result.status, f"{result.seconds:.0f}", result.sentence) for result in results]
+    parts += table(("step", "status", "seconds", "what"), rows)
     if machine is not None:
         parts += body(folder, machine_from(machine.facts).hardware, machine, results)
     return "\n".join(parts) + "\n"
@@ -127,11 +128,6 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>|&]")
 def escaped(text: object) -> str:
     """A text of a file in one line, with nothing that Markdown or HTML would read as more than text."""
     return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", " ".join(str(text).split()))
-
-
-def _steps(results: Sequence[Result]) -> list[str]:
-    rows = [(result.step, result.status, f"{result.seconds:.0f}", result.sentence) for result in results]
-    return table(("step", "status", "seconds", "what"), rows)
 
 
 def _machine(hardware: Hardware, machine: Result) -> list[str]:

@@ -33,9 +33,6 @@ MIB, GB = 1 << 20, 1e9
 UTILIZATION = 0.8
 """Of the hosts' memory where an entry does not say (dram-utilization of nearly all others)."""
 
-ATOM = "ATOM has no profile: that of SGLang, which runs AITER's kernels on AMD's devices, too"
-"""What is assumed of ROCm/ATOM."""
-
 Cells = dict[str, str]
 
 
@@ -82,8 +79,6 @@ def _answered(name: str, cells: Cells, predictor: Predictor | None) -> dict[str,
     """A row with its prediction, or the reason why it cannot be asked."""
     row: dict[str, object] = {"configuration": name, **{key: cells.get(key, "") for key in ROW[1:]}}
     stated = {key: str(value) for key, value in row.items()}
-    if atom := "atom" in stated["framework"]:
-        stated |= {"framework": "sglang", "image": ""}
     try:
         case = to_case(Line(1, name, stated))
         if predictor is not None:
@@ -92,7 +87,7 @@ def _answered(name: str, cells: Cells, predictor: Predictor | None) -> dict[str,
             devices = case.scenario.settings.parallel.devices
             if pools is not None and pools.parallel is not None:
                 devices = pools.decodes * pools.parallel.devices
-            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else fallback_of(stated)[1]}
+            row |= _predicted(outcome, devices) | {"reason": case.assumed or fallback_of(stated)[1]}
     except RooflineError as reason:
         row["reason"] = str(reason)
     return row

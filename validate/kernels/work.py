@@ -141,19 +141,15 @@ def work_of(case: Case) -> Work:
         return _pass(case)
     match case.op:
         case "gemm":
-            return _gemm(case)
+            formats, arithmetic = formats_of(case.dtype)
+            source = activation("input", formats.activations, case["k"])
+            op = linear("proj", source, activation("output", formats.base, case["n"]), formats)
+            return Work((op,), Step(1, case["m"], 0), arithmetic)
         case "attention_prefill" | "attention_decode":
             return _attention(case)
         case "moe":
             return _experts(case)
     raise UnknownNameError("benchmark", case.op, ("gemm", "attention_prefill", "attention_decode", "moe", *PASSES))
-
-
-def _gemm(case: Case) -> Work:
-    formats, arithmetic = formats_of(case.dtype)
-    source = activation("input", formats.activations, case["k"])
-    op = linear("proj", source, activation("output", formats.base, case["n"]), formats)
-    return Work((op,), Step(1, case["m"], 0), arithmetic)
 
 
 def _attention(case: Case) -> Work:

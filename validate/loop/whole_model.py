@@ -15,7 +15,7 @@ from roofline.core.units import seconds as shown_time
 from roofline.core.units import si
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
-from roofline.specs.engine import Engine, load_engine
+from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.library import SEARCH_PATH
 from roofline.specs.model import Model
@@ -123,8 +123,12 @@ def run_model(
             f"the layers must be from 1 to {network.layers}, those of {network.name}", options=["layers"]
         )
     with overlay(folder):
-        opened, hardware = _device_and_hardware(device, folder, threads)
-        chosen = dtype or default_dtype((), hardware)
+        opened = open_device(device, threads)
+        calibrated = _calibrated_hardware(opened, folder, threads)
+        if calibrated is not None and opened.state.get("threads") != str(calibrated.units):
+            opened = open_device(device, calibrated.units)  # the threads that it was calibrated with
+        hardware = calibrated or examine(opened).hardware
+        chosen, profile = dtype or default_dtype((), hardware), folder / "engines" / f"{hardware.name}.yaml"
         scenario = Scenario(
             network,
             hardware,
@@ -132,7 +136,7 @@ def run_model(
             prompt=prompt,
             generate=generate,
             precision=parse_precision(chosen),
-            engine=_engine(folder, hardware),
+            engine=load_engine(str(profile) if profile.is_file() else "hf-eager"),
         )
         count = layers or _fitting_layers(scenario, opened, round(numbers(chosen).bytes), max_prefill)
         analysis = _predicted(scenario, count)
@@ -150,15 +154,6 @@ def run_model(
     return ModelResult(
         *(network, count, hardware, chosen, batch, prompt, generate), weights, opened.cache, basis, times
     )
-
-
-def _device_and_hardware(device: str, folder: Path, threads: int | None) -> tuple[Device, Hardware]:
-    """The opened device and its spec; a calibrated CPU runs on the threads that it was calibrated with."""
-    opened = open_device(device, threads)
-    calibrated = _calibrated_hardware(opened, folder, threads)
-    if calibrated is not None and opened.state.get("threads") != str(calibrated.units):
-        opened = open_device(device, calibrated.units)
-    return opened, calibrated or examine(opened).hardware
 
 
 def _predicted(scenario: Scenario, layers: int) -> Any:
@@ -199,8 +194,3 @@ def _calibrated_hardware(device: Device, folder: Path, threads: int | None) -> H
             if same and threads in (None, hardware.units):
                 return hardware
     return None
-
-
-def _engine(folder: Path, hardware: Hardware) -> Engine:
-    path = folder / "engines" / f"{hardware.name}.yaml"
-    return load_engine(str(path)) if path.is_file() else load_engine("hf-eager")

@@ -100,20 +100,17 @@ def _rounds(queue: Sequence[Case], share: float) -> list[tuple[Case, ...]]:
 def _cases(op: str, format: str, limits: Limits, count: int) -> Iterator[Case]:
     """At most `count` different cases of one op and format within the limits, the most informative first."""
     found: set[Case] = set()
-    for point in chain(_diagonal_ends(op, format, limits), _unit_box_points(len(DESIGNS.ops[op].axes))):
+    dimensions = len(DESIGNS.ops[op].axes)
+    # The smallest corner of the box, and the largest point on the diagonal from it that is within the limits.
+    *diagonal, smallest = np.outer(np.linspace(1.0, 0.0, 33), np.ones(dimensions))
+    largest = (point for point in (*diagonal, smallest) if fits(case_at(op, format, point), limits))
+    for point in chain((smallest,), islice(largest, 1), _unit_box_points(dimensions)):
         if len(found) == count:
             return
         case = case_at(op, format, point)
         if case not in found and fits(case, limits):
             found.add(case)
             yield case
-
-
-def _diagonal_ends(op: str, format: str, limits: Limits) -> Iterator[NDArray[np.float64]]:
-    """The smallest corner of the box, and the largest point on the diagonal from it that is within the limits."""
-    diagonal = np.outer(np.linspace(1.0, 0.0, 33), np.ones(len(DESIGNS.ops[op].axes)))
-    yield diagonal[-1]
-    yield from islice((point for point in diagonal if fits(case_at(op, format, point), limits)), 1)
 
 
 def _unit_box_points(dimensions: int) -> Iterator[NDArray[np.float64]]:

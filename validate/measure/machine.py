@@ -186,20 +186,19 @@ def achieved_peak(device: Device, format: str) -> float | None:
 def _gemm_call(device: Device, format: str, width: int) -> Call:
     """A square GEMM in `format`, its second operand transposed like weights."""
     torch: Any = device.torch  # type: ignore[attr-defined]
-    dtype = torch_dtype(format)
-    left, right = (_operand(torch, dtype, format, width, device.name) for _ in range(2))
+    dtype, on = torch_dtype(format), device.name
+    left, right = (
+        torch.randint(-8, 8, (width, width), dtype=dtype, device=on)
+        if format == "int8"
+        else torch.randn(width, width, device=on).to(dtype)
+        for _ in range(2)
+    )
     if format == "fp8":
-        scale = torch.ones((), device=device.name)
+        scale = torch.ones((), device=on)
         return partial(torch._scaled_mm, left, right.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     if format == "int8":
         return partial(torch._int_mm, left, right.t())
-    return partial(torch.mm, left, right.t(), out=torch.empty(width, width, dtype=dtype, device=device.name))
-
-
-def _operand(torch: Any, dtype: Any, format: str, width: int, device: str) -> Any:
-    if format == "int8":
-        return torch.randint(-8, 8, (width, width), dtype=dtype, device=device)
-    return torch.randn(width, width, device=device).to(dtype)
+    return partial(torch.mm, left, right.t(), out=torch.empty(width, width, dtype=dtype, device=on))
 
 
 # --- the spec of new hardware ---

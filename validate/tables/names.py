@@ -130,17 +130,13 @@ def _ends(layer: int, layers: int) -> bool:
     return layer in (0, layers - 1)
 
 
-def _feed_forward_fp8() -> WeightScheme:
-    """Meta's FP8 checkpoint of Llama 3.1 405B: feed-forward weights of all but the first and last layer.
+_BLOCKS = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), Mixture(FORMATS["fp8"], FORMATS["bf16"], _ends))
+LLAMA_405B_FP8 = WeightScheme(
+    "fp8 (feed-forward)", FORMATS["fp8"], MappingProxyType(_BLOCKS), UNQUANTIZED | _PROJECTIONS
+)
+"""Meta's FP8 checkpoint of Llama 3.1 405B: feed-forward weights of all but the first and last layer.
 
-    Source: The Llama 3 Herd of Models (2024), section 6.2.
-    """
-    blocks = Mixture(FORMATS["fp8"], FORMATS["bf16"], _ends)
-    special = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), blocks)
-    return WeightScheme("fp8 (feed-forward)", FORMATS["fp8"], MappingProxyType(special), UNQUANTIZED | _PROJECTIONS)
-
-
-LLAMA_405B_FP8 = _feed_forward_fp8()
+Source: The Llama 3 Herd of Models (2024), section 6.2."""
 
 NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantized=UNQUANTIZED | _MLA_PROJECTIONS)
 """NVIDIA's FP4 checkpoint of DeepSeek-R1: experts and dense feed-forward in NVFP4, attention in BF16 (model card)."""

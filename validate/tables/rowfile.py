@@ -44,9 +44,6 @@ def as_line(values: Sequence[object]) -> bytes:
     return text.getvalue().encode()
 
 
-HEADER = as_line(COLUMNS)
-
-
 class RowFile:
     """A measurement file opened for appending, of kernels or with other `columns`; `rows` are its rows.
 

@@ -195,12 +195,18 @@ def _check(
         _refuse(unknown, f"unknown op {quote(op)}{suggest(op, known, listed=20)}", where)
     if "cache" in frame:
         _refuse(~frame["cache"].isna() & ~frame["cache"].isin(CACHES), "'cache' is neither cold nor warm", where)
-    _check_latency(frame, where)
+    latency, (low, high) = frame["latency_us"], MICROSECONDS
+    _refuse(latency.isna(), "'latency_us' is no finite number", where)
+    _refuse(latency <= 0, "'latency_us' is not above zero", where)
+    _refuse((latency < low) | (latency > high), f"'latency_us' is outside {low:g} to {high:g}", where)
     _refuse(frame.duplicated(), "the row repeats an earlier one", where)
     parts = []
     for op in map(str, frame["op"].unique()):
         names = others[op] if op in others else shape_names(op)
-        part, empty = _without_empty(translate(frame[frame["op"] == op], op), names)
+        part = translate(frame[frame["op"] == op], op)
+        extents = [name for name in names if name not in TEXT and name not in MAY_BE_ZERO and name in part]
+        none = (part[extents] == 0).any(axis=1)
+        part, empty = part[~none], int(none.sum())
         if part.empty:
             continue
         absent = [name for name in part if name not in names and part[name].isna().all()]
@@ -210,13 +216,6 @@ def _check(
     if not parts:
         raise SpecError(where, "has only rows with an extent of zero")
     return parts
-
-
-def _without_empty(frame: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, int]:
-    """The rows whose extents are above zero, and the number of others."""
-    extents = [name for name in names if name not in TEXT and name not in MAY_BE_ZERO and name in frame]
-    empty = (frame[extents] == 0).any(axis=1)
-    return frame[~empty], int(empty.sum())
 
 
 def _plain(frame: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -279,14 +278,6 @@ def _number(value: object) -> float:
     except (ValueError, OverflowError, TypeError):
         return math.nan
     return number if math.isfinite(number) else math.nan
-
-
-def _check_latency(frame: pd.DataFrame, where: str) -> None:
-    latency = frame["latency_us"]
-    _refuse(latency.isna(), "'latency_us' is no finite number", where)
-    low, high = MICROSECONDS
-    _refuse(latency <= 0, "'latency_us' is not above zero", where)
-    _refuse((latency < low) | (latency > high), f"'latency_us' is outside {low:g} to {high:g}", where)
 
 
 def _check_shapes(frame: pd.DataFrame, op: str, names: Sequence[str], where: str) -> None:

@@ -136,27 +136,18 @@ class ServingCase(Struct, frozen=True):
     @property
     def labels(self) -> dict[str, str]:
         """The row's value of each grouping key."""
-        cells = self.line.cells
+        cells, (prompt, output) = self.line.cells, self.load.means
         stated = next(names for names in NAMED_BY if names[0] in cells)
+        lengths = f"{cells['isl']}/{cells['osl']}" if "isl" in cells else f"{prompt:.0f}/{output:.0f}"
         return {
             "engine": self.scenario.profile.profile,
             "version": " ".join(cells[name].strip() for name in stated).strip(),
             "model": self.scenario.model.name,
             "hardware": self.scenario.hardware.name,
             "format": (cells.get("precision") or cells.get("weights") or "").strip() or "as released",
-            "lengths": self.agents.profile if self.agents else self._lengths,
+            "lengths": self.agents.profile if self.agents else lengths,
             "deployment": self.deployment,
         }
-
-    @property
-    def _lengths(self) -> str:
-        cells, (prompt, output) = self.line.cells, self.load.means
-        return f"{cells['isl']}/{cells['osl']}" if "isl" in cells else f"{prompt:.0f}/{output:.0f}"
-
-    @property
-    def apart(self) -> bool:
-        """Whether prefill and decode have devices of their own."""
-        return self.pools is not None
 
     @property
     def deployment(self) -> str:
@@ -165,7 +156,7 @@ class ServingCase(Struct, frozen=True):
         nodes = scenario.settings.parallel.on(scenario.hardware).nodes or 1
         together = "several nodes" if nodes > 1 else "one node"
         drafts = " with drafts" if scenario.settings.speculation is not None else ""
-        return f"{'disaggregated' if self.apart else together}{drafts}"
+        return f"{together if self.pools is None else 'disaggregated'}{drafts}"
 
 
 LOAD_COLUMNS = COLUMNS[:-3]
