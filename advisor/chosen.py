@@ -36,7 +36,7 @@ from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques import check_request
 from roofline.techniques.support import is_documented, runs_gguf
-from roofline.techniques.unsupported import unsupported
+from roofline.techniques.unsupported import not_whole, unsupported
 from roofline.whatif.odds import NODES
 
 WEIGHT_OPTIONS = tuple(name for name in of_group(FORMATS) if name not in ("kv", "dtype"))
@@ -249,10 +249,17 @@ def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float
 
 
 def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict[str, Any]]:
-    """As asked; and the layouts of devices that were named with their count, of one user those of one server alone."""
+    """As asked; and the layouts of devices that were named with their count, of one user those of one server alone.
+
+    Where tensor parallelism as asked cuts blocks of experts' weights, whole experts are spread over its ranks, too.
+    """
     own, model = asked.settings.parallel, asked.model
     yield {}
-    if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
+    if (asked.profile if engine is None else load_engine(engine)).split_layers:
+        return
+    if not asked.counted:
+        if model.experts and asked.given("ep") is None and any(not_whole(asked)):
+            yield {"ep": own.tensor * own.data}
         return
     for layout in layouts_on(asked, own.devices):
         degrees = (layout.tensor, layout.pipeline, layout.data * layout.copies, layout.expert)

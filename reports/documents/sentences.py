@@ -181,6 +181,8 @@ class Sentences(Struct, frozen=True):
         plan, scenario, first = self.verdict.plan, self.scenario, self.verdict.plan.tried[0]
         memory = first.memory(1)
         if plan.narrower and memory.fits and not plan.elsewhere:
+            if missing := unsupported(first.scenario)[:1]:
+                return f"as {_not_known(scenario.profile.name, missing)}"
             slots = self.verdict.slots
             if not self.verdict.loaded:
                 return f"as {first.formats} has room for {length(longest_context(first.scenario, 1))} tokens"

@@ -225,6 +225,14 @@ def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
         launch(Scenario("minimax-m2", "h200-sxm", tp=8))
 
 
+def test_experts_are_spread_whole_where_only_the_tensor_ranks_are_said() -> None:
+    spread = answer("Qwen/Qwen3-235B-A22B-FP8", "8xh100", tp=8)
+    assert (spread.plan.candidate.released, spread.scenario.settings.parallel.expert) == (True, 8)
+    cut = answer("Qwen/Qwen3-235B-A22B-FP8", "8xh100", tp=8, ep=1)
+    assert cut.plan.narrower
+    assert "in FP8 blocks of 128 with TP 8" in str(cut)
+
+
 @pytest.mark.parametrize(
     ("model", "hardware", "layout"),
     sampled(
