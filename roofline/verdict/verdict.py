@@ -320,7 +320,8 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def _proposes(self, recommended: Recommendation, changed: Scenario) -> bool:
         """Whether a server runs a technique, and it is not another name of as many bits."""
         own, other = self.scenario.run_precision, changed.run_precision
-        renames = recommended.move.slot == "weight format" and no_narrower(self.scenario.model, own, other)
+        scheme = recommended.move.name.partition(":")[0]
+        renames = recommended.move.slot == "weight format" and no_narrower(self.scenario.model, own, other, scheme)
         return not renames and self._launches(changed)
 
     def _layouts(self) -> Iterator[Change]:
