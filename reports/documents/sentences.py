@@ -13,7 +13,7 @@ from roofline.advisor.formats import no_narrower
 from roofline.advisor.planned import CONTEXT
 from roofline.core.units import count_text, rate_text, seconds, si, target_text
 from roofline.launch.command import needs_of
-from roofline.launch.repository import name_of, repository_of
+from roofline.launch.repository import name_of, published, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
@@ -195,7 +195,8 @@ class Sentences(Struct, frozen=True):
                 own = precision_of(scenario.model, scenario.hardware, scenario.profile)
                 if no_narrower(scenario.model, own, scenario.run_precision, scheme):
                     return f"as asked, no narrower than {stored} as released"
-            return "as asked"
+            found = published(scenario, scheme) if scheme else None
+            return "as asked" if found is None else f"as asked; --quant {found[0]} is published"
         if plan.candidate.released and scenario.library_format is not None:
             return f"as {scenario.profile.title} stores it by default"
         stored = scenario.model.quantization

@@ -41,3 +41,9 @@ def name_of(scenario: Scenario) -> str:
 def quantized(scenario: Scenario, scheme: str) -> str:
     """The listed repository of the scenario's model in a scheme; "" for none."""
     return quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
+
+
+def published(scenario: Scenario, scheme: str) -> tuple[str, str] | None:
+    """The scheme and the listed repository of the model in a kind of a scheme (fp8_block of fp8); None for none."""
+    listed = quantized_repositories(scenario.model.name, repository_of(scenario)).items()
+    return next(((name, found) for name, found in listed if name.startswith(f"{scheme}_")), None)

@@ -423,6 +423,15 @@ def settled(scenario: Scenario, **load: Any) -> Candidate:
     return Candidate(scenario, {})
 
 
+def fitted(scenario: Scenario, **load: Any) -> Candidate:
+    """A scenario as it was asked where it fits, or else with what an answer chooses (`settled`)."""
+    asked = Candidate(scenario, {})
+    with suppress(RooflineError):
+        if not asked.memory(1).fits:
+            return settled(scenario, **load)
+    return asked
+
+
 def _divided(asked: Scenario, pools: Pools) -> Scenario:
     """The scenario whose devices, where they were counted alone, are divided evenly among the replicas of pools.
 
