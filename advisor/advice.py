@@ -16,7 +16,7 @@ from roofline.advisor.options import GoalOptions, read_goal
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rules
 from roofline.advisor.search.breakeven import HELPS, Condition
 from roofline.advisor.search.combine import within_budget
-from roofline.advisor.search.goal import Goal, Objective, Price
+from roofline.advisor.search.goal import Demand, Goal, Objective, Price
 from roofline.advisor.search.moves import (
     FACT_SLOTS,
     Kind,
@@ -169,6 +169,10 @@ def advise(
         object_of(move, Move, "moves are those of roofline.advisor.search.moves")
     if goal.loaded:  # the static batch that rules and intervals look at
         served_scenario(scenario)
+        if any(drawn is not None and drawn.varies for drawn in scenario.drawn):
+            lengths = scenario.lengths
+            goal = replace(goal, demand=replace(goal.demand or Demand(), lengths=lengths))
+            scenario = scenario.with_(prompt=round(lengths[0].mean), generate=round(lengths[1].mean))
         scenario = scenario.with_(**goal.served(analyze(scenario)).batch)
     trials = Trials(scenario, goal)
     goal.check(trials.base.analysis)  # fails early

@@ -82,8 +82,11 @@ def what_fits(scenario: Scenario) -> tuple[Fit, ...]:
 
 
 def remedy(error: DoesNotFitError) -> str:
-    """The least change, in the order of KINDS, that makes the scenario of an error fit under its load, as options."""
-    scenario, load = error.scenario, error.load
+    """The least change, in the order of KINDS, that makes the scenario of an error fit under its load, as options.
+
+    One that the engine's documents know comes before others.
+    """
+    scenario, load, unknown = error.scenario, error.load, ""
     if scenario is None or load is None:
         return ""
     for kind in KINDS[:-1]:  # a load has no less work, and its requests may need a narrower cache than one sequence
@@ -91,8 +94,10 @@ def remedy(error: DoesNotFitError) -> str:
             with suppress(RooflineError):
                 if fit is not None:
                     replica_of(fit.scenario, load)
-                    return str(fit)
-    return ""
+                    if not unsupported(fit.scenario):
+                        return str(fit)
+                    unknown = unknown or str(fit)
+    return unknown
 
 
 def _utilization(scenario: Scenario) -> Fit | None:

@@ -14,6 +14,7 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.phase import OpFigures, Phase
 from roofline.specs.formats import WIDTH, Format
 from roofline.specs.model import Model
+from roofline.specs.model_names import published_in
 from roofline.specs.precision import Precision
 
 GEMMS = ("gemm", "moe")
@@ -28,11 +29,15 @@ def weight_bits(model: Model, precision: Precision) -> float:
     return precision.weights.format_of(largest, precision.base, model.layers).bits
 
 
-def no_narrower(model: Model, released: Precision, other: Precision) -> bool:
-    """Whether other formats than the checkpoint's have wider weights, or neither narrower weights nor inputs."""
+def no_narrower(model: Model, released: Precision, other: Precision, scheme: str) -> bool:
+    """Whether other formats than the checkpoint's have wider weights, or neither narrower weights nor inputs.
+
+    Inputs alone are narrower in a `scheme` in which the model is published: nobody makes NVFP4 of weights in MXFP4.
+    """
     weights = weight_bits(model, other) - weight_bits(model, released)
-    inputs = other.activations.bits - released.activations.bits
-    return weights >= NARROWER or min(weights, inputs) > -NARROWER
+    if abs(weights) >= NARROWER:
+        return weights > 0
+    return other.activations.bits - released.activations.bits > -NARROWER or scheme not in published_in(model.name)
 
 
 class Formats(Struct, frozen=True):

@@ -25,6 +25,7 @@ from roofline.core.options import Kind
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.extents import spread
 from roofline.scenario.analysis import Analysis
+from roofline.scenario.lengths import Lengths
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import deployment_of, outcomes_at
 from roofline.serving.load import OF_A_BATCH, Load
@@ -34,7 +35,7 @@ from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Estimate, Reading
 from roofline.whatif.metrics import METRICS, Metric, find_metric
-from roofline.whatif.solve.load import largest, load_of
+from roofline.whatif.solve.load import largest
 from roofline.whatif.solve.targets import TIMES, Targets, check_reading, read_time, read_value
 
 FEWEST, TURNS = 600, 20
@@ -45,6 +46,7 @@ class Demand(Struct, frozen=True):
     """The load of a goal: requests in flight, a rate that must be reached, in requests/s, or sessions; else any load.
 
     Sessions are of a `profile`, with `tiers` below the pool of the devices and `routing` to data-parallel ranks.
+    Requests have the `lengths` of prompts and of outputs, None those of the scenario.
     """
 
     concurrency: int | None = None
@@ -53,6 +55,7 @@ class Demand(Struct, frozen=True):
     profile: str | None = None
     tiers: str | None = None
     routing: str | None = None
+    lengths: tuple[Lengths, Lengths] | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in ("concurrency", "rate", "sessions") if getattr(self, name) is not None]
@@ -109,7 +112,11 @@ def _served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
     scenario = analysis.scenario
     if demand.sessions is not None:
         return _of_sessions(scenario, demand, demand.sessions)
-    load = load_of(scenario, demand.concurrency, None if demand.concurrency is not None else demand.rate or 1.0)
+    if demand.lengths is not None:
+        scenario = scenario.without("prompt", "generate")  # the means, which its static batch has
+    prompt, output = demand.lengths or (None, None)
+    rate = None if demand.concurrency is not None else demand.rate or 1.0
+    load = Load(prompt, output, demand.concurrency, rate).of(scenario)
     deployment = deployment_of(scenario, load)
     tokens = load.outputs.mean
     if demand.concurrency is not None:
@@ -120,7 +127,7 @@ def _served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
     outcome = within or beyond
     assert outcome.saturated_at is not None
     rate = found or outcome.saturated_at
-    return Served(load_of(scenario, None, rate), rate, outcome, outcome.devices, rate * tokens)
+    return Served(replace(load, rate=rate), rate, outcome, outcome.devices, rate * tokens)
 
 
 def _of_sessions(scenario: Scenario, demand: Demand, sessions: int) -> Served:

@@ -208,7 +208,8 @@ def _with_technique(slot: str, written: str, asked: Scenario) -> Scenario:
     kept = [other for other in asked.techniques if check_request(other).slot != slot]
     changed = _unformatted(asked, slot).with_(techniques=[*kept, written])
     before = asked.plain.precision
-    if slot == "weight format" and asked.as_released and no_narrower(asked.model, before, changed.precision):
+    scheme = written.partition(":")[0]
+    if slot == "weight format" and asked.as_released and no_narrower(asked.model, before, changed.precision, scheme):
         raise RooflineError(f"the checkpoint is in {before.weights.name} already, and nothing would be narrower")
     return changed
 

@@ -153,7 +153,7 @@ def formats_for(
     if scheme is None and model.quantization is not None:
         now = precision_of(model, hardware, engine)
         asked = ((name, precision_of(model, hardware, engine, scheme=name)) for name in schemes if name)
-        schemes = ["", *(name for name, other in asked if not no_narrower(model, now, other))]
+        schemes = ["", *(name for name, other in asked if not no_narrower(model, now, other, name))]
     for chosen in schemes:
         for kv in caches:
             yield chosen, kv, Price.CALIBRATION if chosen or kv else Price.LOSSLESS

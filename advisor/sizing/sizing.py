@@ -29,6 +29,7 @@ from roofline.core.checked import object_of
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Kind
+from roofline.launch.repository import name_of
 from roofline.scenario.argument import beside, parts_of
 from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.lengths import Lengths, longer
@@ -176,8 +177,14 @@ class Sizing(Result, Struct, frozen=True):
     apart: Apart | None = None
 
     @property
+    def name(self) -> str:
+        """The model's name, as it was asked for."""
+        some = (*(each.best.configuration for each in self.choices), *self.closest.values())
+        return name_of(some[0].scenario) if some else self.model.name
+
+    @property
     def described(self) -> str:
-        return f"{self.model.name}: {', '.join(found.best.hardware.name for found in self.choices) or 'nothing'}"
+        return f"{self.name}: {', '.join(found.best.hardware.name for found in self.choices) or 'nothing'}"
 
     @property
     def feasible(self) -> bool:

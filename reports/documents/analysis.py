@@ -20,6 +20,7 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
+from roofline.launch.repository import name_of
 from roofline.reports.documents import summary
 from roofline.reports.output.blocks import Block, Document, Face, finite, picked
 from roofline.reports.output.cells import csv_of
@@ -47,7 +48,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
     served = service_note(analysis)
     return {
         "schema": ANALYSIS_SCHEMA,
-        "model": analysis.scenario.model.name,
+        "model": name_of(analysis.scenario),
         "hardware": hardware_name(analysis.scenario),
         "scenario": scenario_document(analysis),
         "parallelism": {
@@ -81,7 +82,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
 
 def scenario_header(scenario: Scenario) -> dict[str, Any]:
     """What a document is about: model, hardware, and engine."""
-    return {"model": scenario.model.name, "hardware": hardware_name(scenario), "engine": scenario.profile.label}
+    return {"model": name_of(scenario), "hardware": hardware_name(scenario), "engine": scenario.profile.label}
 
 
 def memory_document(analysis: Analysis) -> dict[str, Any]:

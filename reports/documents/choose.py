@@ -9,6 +9,7 @@ from typing import Any
 from roofline.advisor.choosing.decision import Decision
 from roofline.advisor.choosing.rows import Row, rival_of
 from roofline.core.units import rate_text, seconds
+from roofline.launch.repository import name_of
 from roofline.reports.documents.odds import odds_document, sentence, sure
 from roofline.reports.documents.serving import latencies, varied
 from roofline.reports.documents.summary import targets_text
@@ -42,7 +43,7 @@ def decision_document(found: Decision) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "decided": str(found.decided),
-        "model": scenario.model.name,
+        "model": name_of(scenario),
         "hardware": scenario.hardware_name,
         "weights": scenario.precision.weights.name,
         "engine": scenario.profile.name,

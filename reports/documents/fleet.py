@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from roofline.core.units import seconds, si
+from roofline.launch.repository import name_of
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.cells import Column, csv_of, table_of
 from roofline.serving.curve import Curve
@@ -40,7 +41,7 @@ def fleet_document(run: FleetRun) -> dict[str, Any]:
     parts = [[row[at : at + each].mean() for row in rows] for at in range(0, run.rate.size, each)]
     return {
         "schema": "roofline.fleet/1",
-        "model": scenario.model.name,
+        "model": name_of(scenario),
         "hardware": scenario.hardware.name,
         "engine": scenario.profile.name,
         "devices_each": run.curve.replica.devices,

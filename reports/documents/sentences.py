@@ -9,16 +9,17 @@ from msgspec import Struct
 
 from roofline.advisor.chosen import WEIGHT_OPTIONS
 from roofline.advisor.fitting import Fit, in_cpu_memory
+from roofline.advisor.formats import no_narrower
 from roofline.advisor.planned import CONTEXT
 from roofline.core.units import count_text, rate_text, seconds, si, target_text
 from roofline.launch.command import needs_of
-from roofline.launch.repository import name_of, repository_of
+from roofline.launch.repository import name_of, published, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
 from roofline.scenario.notes import unmeasured_kernels
 from roofline.scenario.scenario import Scenario
-from roofline.specs.checkpoint import released_scheme
+from roofline.specs.checkpoint import precision_of, released_scheme
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.specs.precision import PLAIN
 from roofline.specs.servers import SERVERS, server_of
@@ -191,7 +192,13 @@ class Sentences(Struct, frozen=True):
             of_each = " a device" if plan.devices > 1 else ""
             return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)}{of_each}"
         if plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
-            return "as asked"
+            stored, scheme = scenario.model.quantization, scenario.given("quant")
+            if stored and scheme:
+                own = precision_of(scenario.model, scenario.hardware, scenario.profile)
+                if no_narrower(scenario.model, own, scenario.run_precision, scheme):
+                    return f"as asked, no narrower than {stored} as released"
+            found = published(scenario, scheme) if scheme else None
+            return "as asked" if found is None else f"as asked; --quant {found[0]} is published"
         if plan.candidate.released and scenario.library_format is not None:
             return f"as {scenario.profile.title} stores it by default"
         stored = scenario.model.quantization

@@ -8,6 +8,7 @@ from typing import Any
 
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds, si
+from roofline.launch.repository import name_of
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.cells import Column, cell, csv_of, table_of
@@ -42,7 +43,7 @@ def serving_document(curve: Curve) -> dict[str, Any]:
     prompt, output = load.means
     return {
         "schema": SCHEMA,
-        "model": scenario.model.name,
+        "model": name_of(scenario),
         "hardware": _hardware(curve),
         "devices": sum(devices for _, devices in curve.pools),
         "engine": scenario.profile.name,

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from roofline.core.units import seconds, si
+from roofline.launch.repository import name_of
 from roofline.reports.documents.serving import TIMES, deployed_on, times_document
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.cells import BYTES, Column, cell, csv_of, table_of
@@ -59,7 +60,7 @@ def _deployment(deployed: Deployed) -> dict[str, Any]:
     """The model, its devices, the workload and the cache."""
     work, store, scenario = deployed.workload, deployed.store, deployed.scenario
     return {
-        "model": scenario.model.name,
+        "model": name_of(scenario),
         "hardware": hardware_name(scenario),
         "devices": deployed.whole.devices,
         "engine": scenario.profile.name,

@@ -28,7 +28,7 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
     service = found.service
     return {
         "schema": SCHEMA,
-        "model": found.model.name,
+        "model": found.name,
         "service": {
             "requests_per_s": service.rate,
             "concurrency": service.concurrency,

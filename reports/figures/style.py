@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from roofline import Scenario
 from roofline.core.errors import RooflineError, quote
 from roofline.core.files import write_output
+from roofline.launch.repository import name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +129,7 @@ def escaped(text: str) -> str:
 
 def base_title(scenario: Scenario) -> str:
     """Model and hardware of a scenario for a title."""
-    return f"{scenario.model.name} on {scenario.hardware.name}"
+    return f"{name_of(scenario)} on {scenario.hardware.name}"
 
 
 def format_ticks(axis: Any, unit: str) -> None:

@@ -16,6 +16,7 @@ from roofline.cli.options import (
     ModelArgument,
     OutputOption,
     TotalOption,
+    fitting,
     print_answer,
     rendered,
     say,
@@ -118,6 +119,8 @@ def advise(
     limits: dict[str, Any] = {"ttft": ttft, "tpot": tpot, "total": total, "memory": memory, "gpus": gpus}
     goal: dict[str, Any] = {**load, **limits, "budget": budget, "at": at.value, "vary_batch": vary_batch}
     goal |= {"objective": str(objective), "quality": str(quality)}
+    if objective is ObjectiveChoice.GOODPUT and sessions is None:
+        scenario = fitting(scenario, concurrency=concurrency, rate=rate, ttft=ttft, tpot=tpot)
     with progress_line() as progress:
         advice = recommend(scenario, research=research, top=top, progress=progress, **goal)
         advice.plan  # noqa: B018 - found here, while its progress is shown

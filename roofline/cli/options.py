@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from roofline.core.errors import visible
+
+if TYPE_CHECKING:
+    from roofline.scenario.scenario import Scenario
 
 PIPED_WIDTH = 130
 """Columns of a table in a file or a pipe: wide enough for the longest operator names."""
@@ -42,6 +45,26 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say where 
 TotalOption = Annotated[
     str | None, typer.Option("--total", metavar="TIME", help="Maximum E2E latency of the batch, such as 500ms.")
 ]
+
+
+def fitting(scenario: Scenario, **load: Any) -> Scenario:
+    """The scenario of a command under load, or where it does not fit as asked what an answer chooses, which is said.
+
+    `load` are options of `serve`; of several loads the largest is what is chosen for.
+    """
+    from roofline.advisor.fitting import written
+    from roofline.serving.options import LOAD_OPTIONS, load_values
+    from roofline.verdict.verdict import fitted
+
+    for name in ("concurrency", "rate"):
+        if load.get(name) is not None:
+            load[name] = max(load_values(LOAD_OPTIONS[name], str(load[name])))
+    if load.get("rate") is None:
+        load["concurrency"] = load.get("concurrency") or 1
+    found = fitted(scenario, **load)
+    if found.options:
+        say(f"roofline: it does not fit as asked; chosen: {written(found.options)}", err=True)
+    return found.scenario
 
 
 def rendered(parts: list[Any], to_terminal: bool) -> str:

@@ -21,6 +21,7 @@ from roofline.cli.options import (
     TotalOption,
     VerboseOption,
     emit,
+    fitting,
     print_answer,
     print_document,
     rendered,
@@ -159,6 +160,8 @@ def solve(
         if against is None:
             raise typer.BadParameter("break-even requires it", param_hint="--against")
         given["other"] = parse_scenarios([against], scenario)[0]
+    if question in (Question.MAX_RATE, Question.MAX_CONCURRENCY) and not ignore_memory:
+        scenario = fitting(scenario, ttft=ttft, tpot=tpot, disaggregation=disaggregation)
     print_answer(ask(scenario, **given), format, output)
 
 

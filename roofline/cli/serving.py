@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roofline.cli.options import FORMAT, OutputFormat, OutputOption, print_document, say
+from roofline.cli.options import FORMAT, OutputFormat, OutputOption, fitting, print_document, say
 from roofline.cli.scenario_options import LOAD_PARAMETERS, SESSION_PARAMETERS, scenario_command
 from roofline.scenario.options import OPTIONS, STATIC
 
@@ -53,7 +53,7 @@ def serve(
         fixed = [name for name, value in scenario.items() if OPTIONS[name].differs(value)]
         document = page.sweep_document(*page.swept(combinations(over, STATIC, fixed), served))
     else:
-        document = page.serving_document(served({}))
+        document = page.serving_document(run(fitting(Scenario(**scenario), **load), **load))
     print_document(document, page.serving_blocks(document), format, output, page.as_csv)
 
 

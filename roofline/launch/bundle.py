@@ -206,7 +206,9 @@ def _bundle(plan: Plan, bench: Bench, curve: Curve, steady: Outcome, target: Tar
     found = forecast_of(curve, steady, bench, engine, plan.scheme)
     measuring = benchmark_command(server, version, bench, plan.checkpoint[0] or "MODEL", server.port, scenario)
     places = " + ".join(f"{count} x {spec.title or spec.name}" for spec, count in curve.pools)
-    head = [f"{scenario.model.title or scenario.model.name} on {places}, {engine}"]
+    named = name_of(scenario)
+    title = scenario.model.title if named == scenario.model.name else ""
+    head = [f"{title or named} on {places}, {engine}"]
     head += [*plan.room.memory, *forecast_lines(found, bench), *notes]
     remark = "".join(map(_comment, head))
     compare = "" if server.benchmark == "roofline" else f"{COMPARE}\n"

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError
-from roofline.launch.repository import HUB, name_of, quantized, repository_of
+from roofline.launch.repository import HUB, name_of, published, quantized, repository_of
 from roofline.launch.settings import Wanted
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware
@@ -163,7 +163,7 @@ def _draft_of(written: str) -> str:
 
 
 def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: bool) -> tuple[str, str]:
-    """What the server loads, and a sentence where that is a placeholder that the user replaces."""
+    """What the server loads, and a sentence where that is a placeholder, or is published in such a format."""
     given, repository = Path(scenario.model_name), repository_of(scenario)
     if given.suffix == ".gguf" and given.exists():
         return str(given), ""
@@ -180,7 +180,8 @@ def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: b
         return "MODEL", f"MODEL: {name_of(scenario)} converted for Transformers, which {repository} is not"
     if server.name != "mlx" or str(scenario.model.quantization).startswith("affine"):
         if repository and (scheme is None or online):
-            return repository, ""
+            found = published(scenario, scheme) if online and scheme else None
+            return repository, "" if found is None else f"{found[1]} is published in {found[0]}: --quant {found[0]}"
         if listed := quantized(scenario, scheme or scenario.precision.weights.name):
             return listed, ""
     form = f"in {scheme}" if scheme else "converted to MLX" if server.name == "mlx" else "of it"

@@ -51,3 +51,9 @@ def released_in(scenario: Scenario, scheme: str) -> str:
     listed, own = quantized(scenario, scheme), letters(repository_of(scenario).rpartition("/")[2])
     _, _, rest = letters(listed.rpartition("/")[2]).partition(own)
     return listed if own and rest.startswith(letters(scheme.partition("_")[0])) else ""
+
+
+def published(scenario: Scenario, scheme: str) -> tuple[str, str] | None:
+    """The scheme and the listed repository of the model in a kind of a scheme (fp8_block of fp8); None for none."""
+    listed = quantized_repositories(scenario.model.name, repository_of(scenario)).items()
+    return next(((name, found) for name, found in listed if name.startswith(f"{scheme}_")), None)

@@ -223,6 +223,14 @@ def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=256)
+def published_in(model: str) -> frozenset[str]:
+    """The quantization schemes of the repositories that a model's bundled spec lists, whatever else they change."""
+    path = spec_files("modelspecs").get(model)
+    listed = {} if path is None else read_mapping(path).get("repositories") or {}
+    return frozenset(other["quantization"] for other in listed.values() if other.get("quantization"))
+
+
 def begins(written: str, owner: str) -> bool:
     """Whether a maker is written by the beginning of its name on the hub: Z.AI is zai-org."""
     return letters(owner).startswith(letters(written))

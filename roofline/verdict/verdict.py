@@ -320,7 +320,8 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def _proposes(self, recommended: Recommendation, changed: Scenario) -> bool:
         """Whether a server runs a technique, and it is not another name of as many bits."""
         own, other = self.scenario.run_precision, changed.run_precision
-        renames = recommended.move.slot == "weight format" and no_narrower(self.scenario.model, own, other)
+        scheme = recommended.move.name.partition(":")[0]
+        renames = recommended.move.slot == "weight format" and no_narrower(self.scenario.model, own, other, scheme)
         return not renames and self._launches(changed)
 
     def _layouts(self) -> Iterator[Change]:
@@ -420,6 +421,15 @@ def settled(scenario: Scenario, **load: Any) -> Candidate:
         served = None if apart else load_of(load.get("concurrency"), load.get("rate"), load.get("prefix_hits"))
         return chosen.settled(asked, served, targets_of(load.get("ttft"), load.get("tpot")))
     return Candidate(scenario, {})
+
+
+def fitted(scenario: Scenario, **load: Any) -> Candidate:
+    """A scenario as it was asked where it fits, or else with what an answer chooses (`settled`)."""
+    asked = Candidate(scenario, {})
+    with suppress(RooflineError):
+        if not asked.memory(1).fits:
+            return settled(scenario, **load)
+    return asked
 
 
 def _divided(asked: Scenario, pools: Pools) -> Scenario:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roofline import Decision, RooflineError, Scenario, choose, serve
+from roofline import Decision, RooflineError, Scenario, choose, serve, size
 from roofline.advisor.choosing.alternatives import Decided
 from roofline.advisor.choosing.rows import parse_api_price, rival_of
 from roofline.advisor.search.moves import context_moves, exchange_moves
@@ -289,3 +289,9 @@ def test_offloading_has_what_the_cpu_computes() -> None:
 def test_formats_that_the_engine_runs_alike_are_one_choice() -> None:
     found = choose("format", "deepseek-v4-flash", "8xb200-sxm", users=4)
     assert len({row.alternative.scenario.precision for row in found.rows}) == len(found.rows)
+
+
+def test_titles_have_the_name_that_was_asked_for() -> None:
+    """Qwen3.6 27B has the shape of Qwen3.5 27B, whose spec stands for it."""
+    assert decision_document(choose("format", "qwen3.6-27b", "h100-sxm"))["model"] == "qwen3.6-27b"
+    assert size("qwen3.6-27b", rate=1, hw="h100-sxm").described.startswith("qwen3.6-27b")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from roofline import Scenario, analyze
-from roofline.advisor.fitting import in_cpu_memory, what_fits
+from roofline import Scenario, analyze, serve
+from roofline.advisor.fitting import in_cpu_memory, remedy, what_fits
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.core.errors import RooflineError
+from roofline.serving.replica import DoesNotFitError
 from tests.cases import sampled
 from tests.conftest import Run
 
@@ -90,12 +91,27 @@ def test_the_largest_batch_or_the_longest_prompt_that_fits(command: str) -> None
 
 
 @pytest.mark.parametrize(("model", "option"), [("llama-3.1-70b", "--quant"), ("gpt-oss-120b", "--gpu-memory-util")])
-def test_a_deployment_that_does_not_fit_has_a_remedy(run: Run, model: str, option: str) -> None:
+def test_a_deployment_that_does_not_fit_is_served_as_an_answer_chooses_and_has_a_remedy(
+    run: Run, model: str, option: str
+) -> None:
+    asked = Scenario(model, "h100-sxm")
     status, _, said = run("serve", model, "--hw", "h100-sxm", "--rate", "1")
-    assert status == 2
-    changed = said.partition("; ")[2].removesuffix(" would do\n").split()
+    assert status == 0
+    assert f"chosen: {option}" in said
+    with pytest.raises(DoesNotFitError) as error:
+        serve(asked, rate=1)
+    changed = remedy(error.value).split()
     assert changed[0].startswith(option)
     assert run("serve", model, "--hw", "h100-sxm", "--rate", "1", *changed)[0] == 0
+    command = ("solve", "max-rate", model, "--hw", "h100-sxm")
+    assert f"chosen: {option}" in run(*command)[2]
+
+
+def test_a_remedy_that_the_engine_is_known_to_run_comes_first() -> None:
+    """vLLM has no kernels of MXFP4 on a B580, also on two of them; llama.cpp has."""
+    with pytest.raises(DoesNotFitError) as error:
+        serve(Scenario("gpt-oss-20b", "arc-b580", engine="vllm"), rate=0.1)
+    assert "--engine llama.cpp" in remedy(error.value)
 
 
 def test_the_remedy_of_a_load_holds_its_longest_request(run: Run) -> None:

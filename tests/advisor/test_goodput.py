@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from roofline import load_hardware, load_model
+from roofline import RooflineError, load_hardware, load_model
 from roofline.advisor import Goal, Limits, Objective, advise
 from roofline.advisor.search.goal import Demand
 from roofline.advisor.search.trials import Trials
@@ -117,6 +117,17 @@ def test_requests_of_one_token_have_no_target_of_the_next(run, load) -> None:
 
 
 def test_what_does_not_fit_is_told(run) -> None:
-    status, _, err = run("advise", "llama-3.1-70b", "--hw", "h100-sxm", "--objective", "goodput")
+    status, _, err = run("advise", "kimi-k2", "--hw", "h100-sxm", "--objective", "goodput")
     assert status == 2
     assert "does not fit" in err
+
+
+def test_lengths_of_requests_may_be_distributions() -> None:
+    """The command that reproduces it has them, and answers with the same rate."""
+    varied = Scenario("llama-3.2-1b", "l4", prompt="uniform:100:900", generate="lognormal:mean=100,p95=300")
+    base = advise(varied, objective="goodput", concurrency=16, moves=()).case.trials.base
+    (outcome,) = serve(varied, concurrency=16).outcomes
+    assert base.value == pytest.approx(outcome.requests_per_second)
+    assert "uniform:100:900" in base.command
+    with pytest.raises(RooflineError, match="distribution"):
+        advise(varied, objective="tpot")

@@ -574,3 +574,12 @@ def test_a_total_of_sequences_is_divided_among_ranks_that_each_have_one() -> Non
     labels = [row.label for row in choose("layout", "deepseek-r1", "8xh200", 4, **few).rows]
     assert "TP 8" in labels
     assert "attention DP, EP 8" not in labels
+
+
+def test_formats_that_are_no_narrower_than_as_released_are_not_offered_unless_the_model_is_published_in_them() -> None:
+    """gpt-oss has MXFP4 weights alone; of Kimi K2.5, released in INT4, NVIDIA publishes NVFP4 with narrower inputs."""
+    for model, hardware, offered in (("gpt-oss-120b", "b200", False), ("kimi-k2.5", "8xb200", True)):
+        labels = [row.label for row in choose("format", model, hardware, 16).rows]
+        assert ("nvfp4" in labels) is offered
+    lines = [line for line in str(answer("gpt-oss-120b", "b200", quant="nvfp4")).splitlines() if "Chosen" in line]
+    assert "mxfp4" in lines[0]
