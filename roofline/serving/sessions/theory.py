@@ -16,8 +16,9 @@ Where a hit needs a snapshot of states or windows, each context touched takes on
 turns replace. The blocks of a context go before its snapshot, the last first, so that a turn finds all or nothing:
 P(X(g) <= K - U - w), and of a pool of states alone likewise, with their number for tokens.
 
-Load. The N sessions are a closed network (Bard 1979, Schweitzer's approximation): a queue of prompts with the work A of
-what is not in the cache, decoding in steps that prompts delay by 1 / (1 - L A), links of the tiers, and gaps. Where the
+Load. The N sessions are a closed network (Bard 1979, Schweitzer's approximation): a queue of prompts with the work of
+what is not in the cache, decoding in steps by the prompts in them (`roofline.serving.sessions.batches`), links of the
+tiers, and gaps. Where the
 contexts in use would exceed the pool, or prompts the time there is, turns wait outside: all sessions are somewhere.
 
 Hits lower the work, less work shortens waits, and short waits keep contexts in the cache: the fixed point has up to two
@@ -37,6 +38,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.scenario.speculation import iterations
+from roofline.serving.sessions.batches import COUNTS, Batches, Samples
 from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.routing import SESSION
 from roofline.serving.sessions.sample import Turns, turns_of
@@ -58,9 +60,6 @@ GROWTH = (0.25, 0.5, 0.7, 0.85)
 
 GRID, GAPS = 32, 8
 """Times at which X is computed, and quantiles of the time from one use of a shared prefix to the next."""
-
-SPANS = 20
-"""Rounds that find the time of a step beside prompts of other ranks."""
 
 DRAWN = 4096
 """Draws of the longest of several sub-agents."""
@@ -86,17 +85,15 @@ class State(Struct, frozen=True):
 
 
 class Load:
-    """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, and the use of the links.
+    """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, use of links, steps' prompts."""
 
-    `part`: that of a rank's steps that have prompts.
-    """
-
-    __slots__ = ("busy", "hits", "loads", "number", "outside", "part", "queues", "rate", "wait")
+    __slots__ = ("batches", "busy", "hits", "loads", "number", "outside", "queues", "rate", "wait")
 
     def __init__(self, hits: float, tiers: int, turns: int) -> None:
         self.hits = np.zeros((tiers, turns))
         self.hits[0] = hits
-        self.rate, self.number, self.busy, self.wait, self.outside, self.part = 0.0, 1.0, 0.0, 0.0, 0.0, 0.0
+        self.rate, self.number, self.busy, self.wait, self.outside = 0.0, 1.0, 0.0, 0.0, 0.0
+        self.batches = Batches(np.ones(1))
         self.loads, self.queues = np.zeros(tiers - 1), np.zeros(tiers - 1)
 
     def of(self, turns: int) -> Load:
@@ -160,7 +157,8 @@ class Theory:
         scheduler = replica.scheduler
         self.alone = scheduler.order == PREFILL_FIRST
         self.chunk = float(min(replica.budget, scheduler.piece or MAX_TOKENS, MAX_TOKENS))
-        self.budget, self.between = float(min(replica.budget, MAX_TOKENS)), scheduler.pause
+        self.budget, self.between, self.lag = float(min(replica.budget, MAX_TOKENS)), scheduler.pause, scheduler.lag
+        self.samples = Samples(self.turns.prompt.size)
         # A session whose turns wait for its sub-agents has one turn at a time: its own, or of the longest of those.
         joined = self.work.joined & (self.turns.lane >= self.work.traces)
         self.serial = np.where(joined & (self.turns.main == 0), _longest(self.work), self.turns.main)
@@ -197,14 +195,14 @@ class Theory:
         count, ranks = turns.prompt.size, self.replica.data
         hits, rate, number, busy = load.hits, load.rate, load.number, load.busy
         wait, outside = load.wait, load.outside
-        loads, queues, close, part = load.loads, load.queues, CLOSE / rounds, load.part
+        loads, queues, close, states, found = load.loads, load.queues, CLOSE / rounds, list[Array](), False
         for round_ in range(rounds):
             before, slower = (rate, number, wait, outside), 1 + round_ // SETTLE
             weight = DAMPING / slower
             keep = self.known * hits
             base = keep.sum(axis=0)
             computed = np.maximum(turns.prompt - base, 1.0)
-            work, step, times_in = self._work(computed, base, number, rate, part)
+            work, step, times_in, shared_step, load.batches = self._work(computed, base, load, sessions)
             stalled = np.zeros(count)
             link_times = [
                 row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
@@ -218,12 +216,14 @@ class Theory:
                 loads[place] = min(rate * times.mean(), 0.999)
                 queues[place] = _wait(rate, times, loads[place], sessions)
                 load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)
-            served = (work - stalled) / ranks + stalled  # a rank's prompts are one of the others'
-            each, part = self._stretched(step, float(work.mean()), times_in, rate, busy)
+            served = (work + shared_step - stalled) / ranks + stalled  # a rank's prompts are one of the others'
+            each = step if self.tandem else load.batches.each / max(1 - rate * float(stalled.mean()), 1 - FULL)
             decode = self.decodes * each
-            # A prompt waits for the end of a step of others, and its own steps have the others' tokens, too.
-            begin = each / 2 * min(number * (sessions - 1) / sessions, 1.0) if sessions > 1 else 0.0
-            begin = begin * (1 - part) if self.alone else begin + step * times_in
+            # A prompt waits for the end of a step of others, and for those that are scheduled ahead; of ranks for the
+            # others' prompts, too. Its own steps have the others' tokens.
+            begin = each * (0.5 + self.lag) * min(number * (sessions - 1) / sessions, 1.0) if sessions > 1 else 0.0
+            begin += (1 - 1 / ranks) * rate * float((work**2).mean()) / 2 / times_in
+            begin = begin * (1 - load.batches.part) if self.alone else begin + step * times_in
             pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5) + (0 if self.tandem else begin)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
@@ -240,26 +240,27 @@ class Theory:
             capped = new_rate < 0.999 * sessions / cycle / self.main
             rate = rate + weight * (new_rate - rate) if rate else new_rate
             busy = rate * served.mean()
-            queue = _wait(rate / ranks, work, min(busy, 0.999), sessions / ranks, wait)
+            queue = _wait(rate / ranks, work + shared_step, min(busy, 0.999), sessions / ranks, wait)
             wait = wait + weight * (queue - wait)
             waits = max(sessions / (rate * self.main) - cycle, 0.0) if capped else 0.0
             outside += weight * (waits - outside)
             number = number + weight * (max(rate * decode.mean(), 1e-3) - number)
+            load.rate, load.number = rate, number
             mean = float((self.front + outside + wait + pauses + load_wait + work + self.sent).mean())
             hits += weight * (self._hits(rate, use, self.front + outside + wait, float(computed.mean())) - hits)
-            after = (rate, number, wait, outside)
-            if round_ > min(rounds // 6, 10) and all(
-                abs(one - two) <= close / slower * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
-            ):
+            after, within = (rate, number, wait, outside), close / slower
+            near = all(abs(one - two) <= within * abs(two) + 1e-9 for one, two in zip(before, after, strict=True))
+            found = round_ > min(rounds // 6, 10) and near
+            if found or round_ >= rounds // 2:
+                tpot = float(decode.sum() / np.maximum(turns.output - 1, 1).sum())
+                shares = (self.known * hits).mean(axis=1) / turns.prompt.mean()
+                states.append(np.array([rate, mean, tpot, min(held / self.store.tokens, 1.0), *shares]))
+            if found:
                 break
-        load.rate, load.number, load.busy, load.wait, load.outside, load.part = rate, number, busy, wait, outside, part
-        return State(
-            float(rate),
-            tuple(((self.known * hits).mean(axis=1) / turns.prompt.mean()).tolist()),
-            mean,
-            float(decode.sum() / np.maximum(turns.output - 1, 1).sum()),
-            float(min(held / self.store.tokens, 1.0)),
-        )
+        load.busy, load.wait, load.outside = busy, wait, outside
+        # Of rounds that go around a point, their mean.
+        rate, ttft, tpot, pinned, *shares = (states[-1] if found else np.mean(states, axis=0)).tolist()
+        return State(rate, tuple(shares), ttft, tpot, pinned)
 
     @cached_property
     def known(self) -> Array:
@@ -323,61 +324,65 @@ class Theory:
             return _clipped(size - own - weight + 1, mean, deviation, np.ones(own.shape))
         return _clipped(size, mean, deviation, own)
 
-    def _stretched(self, step: float, work: float, times: float, rate: float, busy: float) -> tuple[float, float]:
-        """Seconds from one token to the next beside prompts, which are in so many steps each; `step` without any.
-
-        Also the part of its steps in which a rank has prompts.
-
-        Data-parallel ranks wait in each step for those with prompts: of n ranks one at least has some in 1 - (1 - p)^n
-        of the steps, p the part of one rank's. SGLang's ranks decode in all but the steps with prompts of their own.
-        """
-        ranks = self.replica.data
-        if self.tandem is not None or ranks == 1:
-            part = min(busy, 0.98)
-            return step / (1 - (0.0 if self.tandem is not None else part)), part
-        each, part, found = work / times, 0.0, step
-        more = max(each - step, 0.0) if self.alone else each
-        for _ in range(SPANS):
-            part = min(rate / ranks * times * found, 0.98)
-            found = step + more * (1 - (1 - part) ** ranks)
-        return (found / (1 - part) if self.alone else found), part
-
     def _work(
-        self, computed: Array, base: Array, number: float, rate: float, part: float
-    ) -> tuple[Array, float, float]:
-        """Seconds that each prompt adds to steps of its rank, of a step without prompts, and steps of a prompt.
+        self, computed: Array, base: Array, load: Load, sessions: float
+    ) -> tuple[Array, float, float, float, Batches]:
+        """Seconds that each prompt adds to steps of its rank, those of a step without prompts, and a prompt's steps.
 
-        Experts have the tokens of all ranks: beside one with a prompt a `part` of the others have one, too.
+        Also the seconds that these take beside prompts, a prompt, and the prompts of steps. Experts have the tokens of
+        all ranks: beside one with a prompt the others have those that come in a step.
         """
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
-        shares = ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
-        batch = max(number / shares, 1.0)
+        # A sequence has those of the other sessions beside it (arrival theorem).
+        others = 1 - 1 / max(sessions, 1.0)
+        number, rate = 1 + load.number * others, load.rate * others / ranks
+        number /= ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
+        batch = max(number, 1.0)
         if self.decode.data > 1 and self.hashed:  # all wait for the rank with the most
-            batch += largest(self.decode.data) * math.sqrt(number / shares)
+            batch += largest(self.decode.data) * math.sqrt(number * (1 - 1 / self.decode.data))
         context = float((self.turns.prompt + self.turns.output / 2).mean())
-        step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number / shares)))
-        # Prompts that come within a step share it.
-        full = np.floor(computed / self.chunk)
-        rest = computed - full * self.chunk
-        still = 0.0 if self.alone else step
-        period = steps.single(0.0, 0.0, min(float(computed.mean()), self.chunk), float(base.mean()), 1.0, None)
-        period += (1 + self.between) * step if tandem is None else 0.0
-        together = min(max(rate / ranks * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
-        beside = 0.0 if self.alone else batch
+        step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number)))
+        still, beside = (0.0, 0.0) if self.alone or tandem is not None else (step, batch)
+        around = 0.0 if tandem is not None else number * steps.decode_tokens
+        around += (ranks - 1) / ranks * rate * load.batches.each * float(computed.mean())
 
-        others = 0.0 if tandem is not None else number / shares * steps.decode_tokens
+        def added(chunk: Array, cached: Array, prompts: Array) -> Array:
+            """Seconds that some chunks add to a step."""
+            mean = None if ranks == 1 else around + chunk / ranks
+            return np.maximum(steps.seconds(beside, context, chunk, cached, prompts, mean) - still, 1e-9)
 
         # The last pieces of all prompts and then the whole ones of those that have some, asked at once.
-        whole = full > 0
+        full = np.floor(computed / self.chunk)
+        rest, late, whole = np.maximum(computed - full * self.chunk, 1.0), base + full * self.chunk, full > 0
         pieces = full[whole]
-        chunk = np.concatenate([np.maximum(rest, 1.0) * together, np.full(pieces.size, self.chunk)])
-        cached = np.concatenate([base + full * self.chunk, base[whole] + (pieces - 1) / 2 * self.chunk])
-        prompts = np.repeat([together, 1.0], [rest.size, pieces.size])
-        mean = None if ranks == 1 else others + chunk * (1 + (ranks - 1) * part) / ranks
-        added = np.maximum(steps.seconds(beside, context, chunk, cached, prompts, mean) - still, 1e-9)
-        work = added[: rest.size] / together
-        work[whole] += pieces * added[rest.size :]
-        return work, step, float(full.mean()) + 1 / together
+        chunk = np.append(rest, np.full(pieces.size, self.chunk))
+        alone = added(chunk, np.append(late, base[whole] + (pieces - 1) / 2 * self.chunk), np.ones(chunk.size))
+        wholes = np.zeros(rest.size)
+        wholes[whole] = pieces * alone[rest.size :]
+        work = alone[: rest.size] + wholes
+        # Prompts that come within a step share it.
+        columns = np.stack([rest, rest * late, full, wholes, work])
+        tokens, cached, before, longer, own = self.samples.sums(columns, min(sessions / ranks, load.batches.most))
+        parts = np.maximum(np.ceil(tokens / self.budget), 1.0)
+        prompts = COUNTS[: len(tokens), np.newaxis] / parts
+        spent = np.concatenate([own[:1], (longer + parts * added(tokens / parts, cached / tokens, prompts))[1:]])
+        work *= load.batches.share(spent, float(work.mean()))
+        parts += before
+        shared = still * load.batches.steps(parts)
+        if tandem is not None:
+            return (
+                work,
+                step,
+                float(full.mean()) + 1,
+                shared,
+                load.batches.following(0.0, spent, parts, parts, rate, ranks),
+            )
+        between = np.full(spent.shape, self.between)
+        times = parts + between
+        batches = load.batches.following(
+            step, spent + parts * still + between * step, times, between if self.alone else times, rate, ranks
+        )
+        return work, step, float(full.mean()) + 1, shared, batches
 
 
 def _wait(rate: float, times: Array, busy: float, sessions: float, before: float | None = None) -> float:

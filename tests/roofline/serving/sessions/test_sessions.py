@@ -186,6 +186,26 @@ def test_theory_of_ranks_has_what_they_do_beyond_their_pools() -> None:
     assert theory.ttft == pytest.approx((ran.first - ran.arrival).mean(), rel=0.25)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("captured", [0, 512])
+def test_theory_has_the_steps_of_many_short_prompts(captured: int) -> None:
+    """Launched by the host whatever their number, or replayed: by a mean step TPOT was 7% longer, TTFT 28% shorter."""
+    scenario = Scenario("qwen3-30b-a3b", "4xh100", dp=4, enable_expert_parallel=True, engine="vllm")
+    short = {"first": "200", "new": "100", "output": "150"}
+    work = workload(
+        **{name: parse_lengths(f"exponential:mean={mean}") for name, mean in short.items()},
+        gap=parse_gaps("exponential:mean=2s"),
+    )
+    parts = deployed_of(scenario, work, {})
+    engine = parts.replica.steps.engine
+    engine = replace(engine, scheduler=replace(engine.scheduler, captured=captured))
+    parts = replace(parts, replica=replace(parts.replica, steps=parts.replica.steps.of(engine)))
+    ran, theory = simulate_sessions(parts, 5000, 200, seed=1), Theory(parts).warm(200)
+    assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.03)
+    assert theory.tpot == pytest.approx((ran.last - ran.first).sum() / (ran.output - 1).sum(), rel=0.05)
+    assert theory.ttft == pytest.approx((ran.first - ran.arrival).mean(), rel=0.1)
+
+
 def test_a_step_waits_for_the_rank_with_the_longest_prefix() -> None:
     """As long as if all prompts had it, not as prompts of all ranks on average."""
     scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, enable_expert_parallel=True, engine="vllm")
