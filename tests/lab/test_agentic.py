@@ -51,6 +51,13 @@ def test_a_configuration_stays_whole_and_others_are_counted(tmp_path: Path) -> N
     assert len(skipped) == 2
 
 
+def test_the_memory_that_a_row_states_is_the_engines(tmp_path: Path) -> None:
+    changes = [{"engine_version": f"SGLang (2026-07-18){text}"} for text in ("", ", util 0.7")]
+    runs, _ = read_runs(written(tmp_path / "runs.csv", *changes))
+    usual, stated = (run.case.scenario.profile.memory.utilization for run in runs)
+    assert stated == 0.7 != usual
+
+
 @pytest.mark.slow
 def test_what_is_stated_is_scored_in_its_unit(tmp_path: Path) -> None:
     ((run,), _) = read_runs(written(tmp_path / "runs.csv", {}))

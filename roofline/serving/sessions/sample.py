@@ -110,7 +110,7 @@ def _rows(
                 child.idle, away = away, 0.0
                 waiting.append((at, child))
                 others = max(others, sum(child.gap[:-1]))
-            others = others if work.joined and session.replayed is None else 0.0
+            others = others if work.joined and (session.replayed is None or work.branch_agents > 1) else 0.0
             after = max(after, others)
         known, away = grown(session, work), away + after
         left = turn.prompt - work.shared - session.common + (turn.output if work.kept else 0)

@@ -72,8 +72,9 @@ def parse_gaps(written: object, what: str = "a gap") -> Gaps:
 class Replayed(Checked, frozen=True):
     """What the first traces of a benchmark are like, up to that of the given number of sessions, after those before.
 
-    Tokens of a main agent's prompts on average, of outputs, seconds between turns, and sub-agents a turn: the
-    distributions of these are moved or scaled to the means. None: as the workload's.
+    In a rehearsal they stay at a turn, as what they are like is measured after it. Tokens of a main agent's prompts on
+    average, of outputs, seconds between turns, and sub-agents a turn: the distributions of these are moved or scaled to
+    the means. None: as the workload's.
     """
 
     sessions: Annotated[int, Meta(ge=1, le=10_000)]
@@ -95,9 +96,9 @@ class Workload(Checked, frozen=True):
     than `limit` tokens is compacted to `compacted`. Each turn starts `branches` groups of sub-agents on average, of
     `branch_agents` beside each other: each a session of `branch_turns` with the share `branch_context` of the context
     (0: the shared prefix) and `branch_first` tokens, the first `branch_shared` of which all of a session have (tools
-    and instructions); with `joined` the next turn waits for the end of all, other than in traces as `replayed`. Of a
-    number of sessions, where no turn runs, the next one comes after `idle` seconds at most, and all others by as much
-    sooner (a benchmark that replays them).
+    and instructions); with `joined` the next turn waits for the end of all, other than of single ones in traces as
+    `replayed`. Of a number of sessions, where no turn runs, the next one comes after `idle` seconds at most, and all
+    others by as much sooner (a benchmark that replays them).
     Of a benchmark that lasts a `duration` of seconds each session begins at a part of its turns within `begun`, and has
     `warmup` turns before that time, and all that a `rehearsal` of some seconds takes, without gaps and with one token
     of each output; None: sessions of a random moment, without end. It takes its traces in order, so

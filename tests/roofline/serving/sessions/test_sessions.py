@@ -368,6 +368,32 @@ def test_after_a_rehearsal_sessions_are_at_later_turns_with_their_own_outputs() 
         workload(rehearsal=10.0)
 
 
+def test_first_traces_have_their_means_after_a_rehearsal() -> None:
+    """However many turns it takes: others have grown by then."""
+    shape = {"turns": parse_lengths(400), "duration": 100.0, "begun": (0.25, 0.75), "warmup": 0, "kept": False}
+    works = [
+        workload(**shape, rehearsal=20.0, replayed=traces) for traces in ((), (Replayed(5, prompt=20_000, gap=0.5),))
+    ]
+    grown, held = (simulate_sessions(deployed(work), None, 5, seed=1) for work in works)
+    assert held.prompt.mean() == pytest.approx(20_000, rel=0.15)
+    assert grown.prompt.mean() > 1.5 * held.prompt.mean()
+    assert held.first.min() > 20
+    assert held.hits.sum() > 0.9 * held.prompt.sum()
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_first_traces_wait_for_several_sub_agents_not_for_one(agents: int) -> None:
+    """A single one runs beside the next turns of them."""
+    lengths = {"branch_turns": 5, "branch_first": 500}
+    shape = {"branches": 0.3, "branch_agents": agents, "duration": 100.0, "begun": (0.0, 0.0), "warmup": 0}
+    parts = {name: parse_lengths(each) for name, each in lengths.items()}
+    works = [
+        workload(**shape, **parts, joined=joined, replayed=(Replayed(5, output=50),)) for joined in (False, True)
+    ]
+    free, joined = (simulate_sessions(deployed(work), None, 5, seed=1) for work in works)
+    assert (joined.prompt.size < 0.95 * free.prompt.size) == (agents > 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sessions", [10, 20])
 def test_theory_agrees_with_a_benchmark(sessions: int) -> None:
