@@ -10,7 +10,7 @@ import typer
 
 from roofline.cli.options import FORMAT, AnswerFormat, print_document
 from roofline.cli.scenario_options import scenario_command, with_parameters
-from roofline.core.errors import RooflineError, needs_extra
+from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.options import names_in
 from roofline.scenario.options import OPTIONS, STATIC
 from roofline.specs.engine_versions import split_name
@@ -62,7 +62,7 @@ def _server(
     with needs_extra("server"):
         from roofline.validate.servers import server as measuring
     if api not in APIS:
-        raise RooflineError(f"--api must be {' or '.join(APIS)}, got {api!r}")
+        raise RooflineError(f"--api must be {' or '.join(APIS)}, got {quote(api)}")
     prompts = tuple(int(OPTIONS["prompt"].number(text)) for text in names_in(prompt))
     if not 1 <= len(prompts) <= 4:
         raise RooflineError(f"--prompt takes one to four lengths, got {len(prompts)}")

@@ -71,10 +71,13 @@ class UnsupportedError(RooflineError):
 
 def quote(value: object, limit: int = 60) -> str:
     """`value` for a message: quoted, on one line, control characters escaped, truncated to `limit` characters."""
-    text = visible((value if isinstance(value, str) else _shown(value))[: limit + 1])
-    if len(text) > limit:
-        text = text[: limit - 1] + "…"
-    return f"'{text}'"
+    return f"'{shortened(value if isinstance(value, str) else _shown(value), limit)}'"
+
+
+def shortened(text: object, limit: int = 120) -> str:
+    """What another library says of an input, which may be in it: control characters escaped, at most `limit` long."""
+    text = visible(str(text)[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def visible(text: str) -> str:

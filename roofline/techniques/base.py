@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, shortened, suggest
 from roofline.core.units import parse_count
 from roofline.scenario.scenario import Scenario
 
@@ -188,4 +188,5 @@ def check_entry(entry: Technique, where: str, key: str = "") -> None:
     try:
         signature(entry.applied_by).bind(None, entry.name, **entry.constants, **parameters)
     except TypeError as error:
-        raise SpecError(where, f"{place}its function cannot take its constants and parameters: {error}") from None
+        problem = f"its function cannot take its constants and parameters: {shortened(error)}"
+        raise SpecError(where, f"{place}{problem}") from None

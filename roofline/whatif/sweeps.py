@@ -318,7 +318,7 @@ class Tally(Struct):
             return
         if self.invalid == self.points and self.reasons:
             raise RooflineError(f"none of the {self.points} points can run: {self.reasons.most_common(1)[0][0]}")
-        which = f"meets {question.where!r}" if question.where else "has metrics to rank by"
+        which = f"meets {quote(question.where)}" if question.where else "has metrics to rank by"
         raise RooflineError(f"none of the {self.points} points {which}")
 
 

@@ -161,6 +161,15 @@ def test_an_entry_of_a_file_comes_before_the_shipped_one_of_its_name(specs: Path
     assert prompt(("llmlingua",)) == shipped
 
 
+def test_a_mistake_is_one_sentence_however_long_a_key_is(specs: Path) -> None:
+    constants = f'slot: prompt\n    constants: {{"{"k" * 900}\\a": 1}}'
+    put(specs / "techniques" / "ours.yaml", ENTRIES.replace("slot: prompt", constants))
+    with pytest.raises(RooflineError) as caught:
+        prompt(("three-quarters",))
+    assert len(str(caught.value)) < 400
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

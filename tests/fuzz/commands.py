@@ -18,6 +18,9 @@ from tests.fuzzing import damaged, disordered, dumped, hostile, mutated
 COMMANDS = tuple(
     tuple(shlex.split(line))
     for line in """\
+llama-3.2-1b a6000 --format json
+answer qwen3-8b 2xrtx-4090 --users 4 --prompt 512 --generate 64
+qwen3:4b q4_k_m m4-max --images 2
 analyze llama-3.2-1b --hw h100-sxm --batch 2 --prompt 64 --generate 4 --format json
 analyze qwen3-30b-a3b --hw b200-sxm --tp 2 --ep 2 --quant nvfp4 --engine sglang --format json
 analyze deepseek-v3.2 --hw rtx-5090 --batch 17 --prompt 1 --quant nvfp4 --offload weights=1,kv=1 --format json
@@ -54,6 +57,9 @@ SLOW = tuple(
 advise llama-3.2-1b --hw a6000 --batch 2 --prompt 64 --format json
 size llama-3.2-1b --hw a6000 --rate 1 --prompt 100 --generate 20 --format json
 serve llama-3.2-1b --hw a6000 --rate 1 --prompt 100 --generate 20 --format json
+choose engine llama-3.2-1b --hw a6000 --users 2 --format json
+serve llama-3.2-1b --hw a6000 --sessions 4 --profile chat --simulate 40 --format json
+serve llama-3.2-1b --hw a6000 --concurrency 2 --simulate 20 --seed 3
 plot batch llama-3.2-1b --hw a6000 -o figure.svg
 report llama-3.2-1b --hw a6000 --no-advice -o report.md
 plot measured rows.csv --hw h100-sxm

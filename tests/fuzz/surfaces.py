@@ -29,6 +29,7 @@ SURFACES: Mapping[Surface, int] = {
     tables.rows: 5,
     tables.figures: 5,
     tables.weights: 6,
+    tables.sessions: 4,
     files.aliases: 4,
     command_line: 12,
     laws: 3,

@@ -16,8 +16,13 @@ from lab.llama_cpp.random_model import write_random_model
 from lab.score.footprints import read_footprints
 from lab.score.serving import read_cases
 from lab.tables.closed_loop import COLUMNS as SERVING
+from roofline import Scenario
+from roofline.reports.documents.sessions import sessions_document
 from roofline.reports.output.export import as_json
 from roofline.scenario.lengths import parse_lengths
+from roofline.serving.sessions.profiles import profile
+from roofline.serving.sessions.recorded import as_text, hit_rates, read_recorded
+from roofline.serving.sessions.served import serve_sessions
 from roofline.serving.traces import read_trace
 from roofline.specs.modelspec import parse_model
 from roofline.specs.weight_files.gguf import read_gguf
@@ -30,7 +35,7 @@ from roofline.validate.score.kernels import score_file
 from roofline.validate.tables.rowfile import COLUMNS, RowFile, case_of, read_rows
 from roofline.validate.tables.rows import read_measurements
 from tests.fuzz.files import raws
-from tests.fuzzing import attempt, damaged, dumped, hostile, measured_gemms, mutated
+from tests.fuzzing import attempt, damaged, disordered, dumped, hostile, measured_gemms, mutated
 
 CELLS: tuple[Any, ...] = (
     *(
@@ -135,6 +140,60 @@ def figures(generator: random.Random, folder: Path) -> None:
     (folder / "lengths.csv").write_bytes(damaged(b"length,count\n100,3\n200,5\n", generator))
     attempt(lambda: parse_lengths(str(folder / "lengths.csv"), "prompt"))
     attempt(lambda: parse_lengths(dumped(hostile(generator), str), "prompt"))
+
+
+def _recorded() -> tuple[Any, ...]:
+    """Recorded requests of two sessions in the formats that workloads are read from."""
+    places = [(name, turn) for name in ("a", "b") for turn in range(3)]
+    lengths = [{"input_length": 900 + 600 * turn, "output_length": 50 + turn} for _, turn in places]
+    logs = [
+        {"session_id": name, "timestamp": 20.0 * turn, "latency": 3.0, **row}
+        for (name, turn), row in zip(places, lengths, strict=True)
+    ]
+    blocks = [
+        {"timestamp": 20000 * turn, "hash_ids": [f"{name}{block}" for block in range(turn + 2)], **row}
+        for (name, turn), row in zip(places, lengths, strict=True)
+    ]
+    delays = [{"session_id": "s", "input_length": 100, "output_length": 50, "delay": delay} for delay in (0, 2000)]
+    calls = [
+        {"t": 9.0 * turn, "type": "n", "in": 640, "out": 10, "api_time": 1.0, "hash_ids": [1, turn]} for turn in (0, 1)
+    ]
+    weka = [{"id": "x", "block_size": 64, "requests": [*calls, {"t": 20.0, "type": "s", "requests": calls}]}]
+    chat = [{"messages": [{"role": "user", "content": "x" * 40}, {"role": "assistant", "content": "y" * 8}] * 2}]
+    values = {"input_sequence_length": {"value": 100}, "output_sequence_length": {"value": 10}}
+    ends = {"request_start_ns": 0, "request_end_ns": 10**9, "conversation_id": "c"}
+    return logs, blocks, delays, weka, chat, [{"metrics": values, "metadata": ends}]
+
+
+def sessions(generator: random.Random, folder: Path) -> None:
+    """Recorded requests and a server's histograms as workloads, a workload's own file, and a run of its sessions."""
+    path = folder / "log.jsonl"
+    if generator.random() < 0.1:
+        ends = [(name, le) for name in ("prompt", "generation") for le in (10, 100, "+Inf")]
+        buckets = [f'vllm:request_{name}_tokens_bucket{{le="{le}"}} 2' for name, le in ends]
+        raw = "\n".join(["# TYPE vllm:request_prompt_tokens histogram", *buckets]).encode()
+        path.write_bytes(damaged(raw, generator))
+    else:
+        content = mutated({"rows": generator.choice(_recorded())}, generator).get("rows")
+        rows = content if isinstance(content, list) else [content]
+        lines = [dumped(row, partial(json.dumps, default=str)) for row in rows]
+        raw = "\n".join(lines).encode("utf-8", "surrogatepass")
+        path.write_bytes(damaged(raw, generator) if generator.random() < 0.3 else raw)
+    found = attempt(lambda: read_recorded(path, generator.choice((None, 4.0))))
+    attempt(lambda: hit_rates(path, (0.0, 1e4, 1e9)))
+    attempt(lambda: read_trace(path))
+    work = profile("chat") if found is None else found.workload
+    text = as_text(work)
+    if generator.random() < 0.5:
+        text = dumped(mutated(json.loads(text), generator), partial(json.dumps, default=str))
+    (folder / "work.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    read = attempt(lambda: profile(str(folder / "work.json")))
+    if read is not None:
+        scenario = Scenario("llama-3.2-1b", "h100-sxm")
+        answer = attempt(lambda: serve_sessions(scenario, read, sessions=2, simulate=20))
+        if answer is not None:
+            document = attempt(lambda: sessions_document(answer))
+            assert not (wrong := disordered(document)), wrong[:3]
 
 
 @cache

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from roofline.core.errors import RooflineError, SpecError
+from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.inputs import read_text
 from roofline.core.limits import MAX_LENGTH
 from roofline.scenario.lengths import parse_lengths
@@ -350,7 +350,7 @@ HISTOGRAMS = (
 def _served(text: str, where: str) -> Recorded:
     """Requests of one turn with the lengths of a server's histograms."""
     for names in HISTOGRAMS:
-        found = [_histogram(text, name) for name in names]
+        found = [_histogram(text, name, where) for name in names]
         if all(part is not None for part in found):
             prompt, output = ((part or ("", 0))[0] for part in found)
             count = (found[0] or ("", 0))[1]
@@ -367,14 +367,19 @@ def _served(text: str, where: str) -> Recorded:
     raise SpecError(where, "has no histogram of prompt and output tokens, as vLLM and SGLang have")
 
 
-def _histogram(text: str, name: str) -> tuple[str, int] | None:
+def _histogram(text: str, name: str, where: str) -> tuple[str, int] | None:
     """The quantiles of a Prometheus histogram at the bounds of its buckets, over all labels, and its count."""
     buckets: dict[float, float] = {}
     for bound, value in re.findall(
         rf'^{re.escape(name)}_bucket{{[^}}]*le="([^"]+)"[^}}]*}}\s+(\S+)', text, re.MULTILINE
     ):
-        at = math.inf if bound == "+Inf" else float(bound)
-        buckets[at] = buckets.get(at, 0.0) + float(value)
+        try:
+            at, requests = float(bound), float(value)
+        except ValueError:
+            requests = math.nan
+        if not math.isfinite(requests):
+            raise SpecError(where, f"{name} has a bucket that is no number ({quote(bound)}, {quote(value)})")
+        buckets[at] = buckets.get(at, 0.0) + requests
     total = buckets.get(math.inf, 0.0)
     marks, last = list[str](), 0.0
     for bound, below in sorted(buckets.items()):
@@ -395,7 +400,7 @@ def workload_in(content: Mapping[str, Any], where: str) -> Workload:
     unknown = sorted(set(content) - set(Workload.__struct_fields__))
     missing = [name for name in ("turns", "new", "output", "gap") if name not in content]
     if unknown or missing:
-        problem = f"has the unknown entry {unknown[0]!r}" if unknown else f"lacks {missing[0]}"
+        problem = f"has the unknown entry {quote(unknown[0])}" if unknown else f"lacks {missing[0]}"
         raise SpecError(where, f"is no workload of sessions: it {problem}")
     read = {name: parse_lengths(content[name], name) for name in LENGTHS if content.get(name) is not None}
     try:

@@ -117,6 +117,16 @@ def test_a_servers_histograms(tmp_path: Path) -> None:
     assert found.requests == 100
 
 
+@pytest.mark.parametrize(("le", "value"), [("10", "+"), ("1O", "5"), ("10", "NaN"), ("10", "1e999")])
+def test_a_bucket_that_is_no_number_is_named(le: str, value: str, tmp_path: Path) -> None:
+    lines = [f'sglang:{name}_tokens_histogram_bucket{{le="{le}"}} {value}' for name in ("prompt", "generation")]
+    lines += [f'vllm:request_{name}_tokens_bucket{{le="{le}"}} {value}' for name in ("prompt", "generation")]
+    path = tmp_path / "metrics"
+    path.write_text("\n".join(["# TYPE x histogram", *lines]))
+    with pytest.raises(RooflineError, match="tokens has a bucket that is no number"):
+        read_recorded(path)
+
+
 @pytest.mark.parametrize("name", ["coding-agent", "chat", "rag"])
 def test_a_workload_is_a_file_and_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / "work.json"
