@@ -17,8 +17,8 @@ from roofline.core.inputs import read_bytes
 from roofline.reports.figures.curves import bars, curves
 from roofline.reports.figures.footprint import footprint, footprint_rows
 from roofline.reports.figures.heatmap import bound_of, heatmap
-from roofline.reports.figures.measured import kernels, kernels_rows, measured, measured_rows, of_models
-from roofline.reports.figures.operators import operator_rows, rooflines, roofs, roofs_rows
+from roofline.reports.figures.measured import kernels, measured, measured_rows, of_models
+from roofline.reports.figures.operators import rooflines, roofs, roofs_rows
 from roofline.reports.figures.pareto import COST, frontier_figure, frontier_rows, pareto
 from roofline.reports.figures.request import OF_SCENARIO, FigureSpec, is_yaml, read_figure_spec, scenario_options
 from roofline.reports.figures.scenario import scenario_figure
@@ -47,7 +47,7 @@ METRIC = "tpot"
 
 
 class Picture(Struct, frozen=True):
-    """A figure and its data as CSV in base units; empty if the figure has no data table."""
+    """A figure and its data as CSV in base units; empty where the gallery shows none."""
 
     figure: Figure
     data: str = ""
@@ -70,10 +70,9 @@ def draw(
         _refuse(spec, "sweep", {"over": over or None, **settings})
     if spec.kind in OF_SCENARIO:
         scenario = Scenario(**scenario_options(source, options))
-        if spec.kind != "roofline":
-            return Picture(with_title(scenario_figure(spec.kind, scenario), spec.title))
-        analysis = analyze(scenario)
-        return Picture(rooflines(analysis, spec.title), csv_text(*operator_rows(analysis)))
+        if spec.kind == "roofline":
+            return Picture(rooflines(analyze(scenario), spec.title))
+        return Picture(with_title(scenario_figure(spec.kind, scenario), spec.title))
     if spec.kind in ("roofs", "measured"):
         _refuse(spec, "scenario", {name: value for name, value in options.items() if name != "hw"})
         return _roofs(spec, source, options) if spec.kind == "roofs" else _measured(spec, source, options.get("hw"))
@@ -186,8 +185,7 @@ def _measured(spec: FigureSpec, source: str | None, hardware: str | None) -> Pic
         if hardware is not None:
             raise RooflineError("figures of whole models name their hardware themselves", options=["hw"])
         return _beside(of_models(end_to_end(path)), spec)
-    scored = _scored(path, hardware)
-    return Picture(with_title(kernels(scored), spec.title), csv_text(*kernels_rows(scored)))
+    return Picture(with_title(kernels(_scored(path, hardware)), spec.title))
 
 
 def _beside(document: Mapping[str, Any], spec: FigureSpec) -> Picture:

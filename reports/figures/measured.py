@@ -135,16 +135,6 @@ def kernels(scored: Sequence[Scored]) -> Figure:
     return figure
 
 
-def kernels_rows(scored: Sequence[Scored]) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """Header and rows: measured and predicted kernel times in seconds."""
-    header = ("hardware", "op", "format", "measured", "low", "mid", "high")
-    rows: list[Sequence[Any]] = []
-    for part in scored:
-        columns = (part.measured.tolist(), part.low.tolist(), part.mid.tolist(), part.high.tolist())
-        rows += [(part.hardware, part.op, part.format, *times) for times in zip(*columns, strict=True)]
-    return header, rows
-
-
 @style.styled
 def residuals(found: Sequence[tuple[str, str, Residuals]], title: str) -> Figure:
     """The p10 to p90 interval of each kernel (name, basis, residuals) with its median: what a fit left unexplained."""

@@ -90,21 +90,6 @@ def _together(same: Sequence[tuple[float, float, str, float]]) -> str:
     return style.escaped(f"{', '.join(names[:3])}{rest} ({sum(part for *_, part in same):.1%})")
 
 
-def operator_rows(analysis: Analysis) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """Header and rows of the data of `rooflines`: one operator per row, rates in FLOP/s, times in seconds."""
-    header = ("phase", "operator", "count", "flops", "bytes", "intensity", "attainable", "bound", "bound_time", "share")
-    phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
-    rows = [
-        (
-            *(phase.name, op.name, op.count, float(op.flops), float(op.bytes), float(op.intensity)),
-            *(float(op.attainable), str(op.bound), float(op.bound_time), float(op.share)),
-        )
-        for phase in phases
-        for op in phase.ops
-    ]
-    return header, rows
-
-
 def _chosen(hardware: Hardware, formats: Sequence[str]) -> dict[str, float]:
     """The GEMM peaks (FLOP/s) in `formats`, by default all of the hardware, highest first."""
     names = formats or tuple(hardware.tensor) or hardware.formats

@@ -16,29 +16,28 @@ from contextlib import asynccontextmanager, suppress
 from functools import cache
 from ipaddress import ip_address, ip_network
 from typing import ClassVar
-from urllib.parse import quote as in_address
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import anyio
-import uvicorn
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from roofline.reports.view.limits import Client, Clients, TooMuchError
 from roofline.reports.view.metrics import CONTENT_TYPE, Metrics
 from roofline.reports.view.replies import CHECKPOINT, Reply, refusal, reply
 from roofline.reports.view.server import (
     LOOPBACK,
+    OTHER_PAGE,
+    Listening,
     Patient,
     body_of,
-    bound_socket,
+    guarded,
     page_routes,
     response_of,
-    with_headers,
 )
 from roofline.reports.view.setups import Specs
 
@@ -206,32 +205,22 @@ def _is_proxy(address: str) -> bool:
     return False
 
 
-class Open:
-    """Answers requests of any Host; another site's page may not ask, as its Origin differs."""
-
-    def __init__(self, inner: ASGIApp) -> None:
-        self.inner = inner
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with HEADERS on its response, or refuse it."""
-        if scope["type"] == "lifespan":
-            await self.inner(scope, receive, send)
-        elif scope["type"] == "http":
-            headers = Request(scope).headers
-            origin, host = headers.get("origin"), headers.get("host", "")
-            foreign = origin is not None and urlsplit(origin).netloc != host
-            refused = PlainTextResponse("another page may not ask this server", status_code=403)
-            await (refused if foreign else self.inner)(scope, receive, with_headers(send))
-
-
 def hosted(workers: Workers, setup: Mapping[str, str]) -> ASGIApp:
-    """The application of a team's page, which opens with `setup` where an address has none."""
+    """The application of a team's page, which opens with `setup` where an address has none.
+
+    It answers at any Host; another site's page may not ask, as its Origin differs.
+    """
     clients, uploads = Clients(), asyncio.Semaphore(UPLOADS)
+
+    def refused(request: Request) -> str | None:
+        origin, host = request.headers.get("origin"), request.headers.get("host", "")
+        return OTHER_PAGE if origin is not None and urlsplit(origin).netloc != host else None
 
     async def answering(request: Request, name: str) -> Response:
         client = clients.of(request.client.host if request.client else "")
+        length = request.headers.get("content-length", "")
         try:
-            with client.asking(_length(request)):
+            with client.asking(int(length) if length.isdecimal() and len(length) < 16 else QUESTION):
                 found = await answered(request, name, client)
         except TooMuchError as error:
             workers.metrics.requests[name, error.status] += 1
@@ -266,46 +255,16 @@ def hosted(workers: Workers, setup: Mapping[str, str]) -> ASGIApp:
 
     own = [Route("/healthz", health), Route("/readyz", ready), Route("/metrics", metrics)]
     options = {"shared": True, "head": HEAD, "opening": dict(setup)}
-    return Open(Starlette(routes=[*own, *page_routes("", answering, options)], lifespan=lifespan))
+    return guarded(Starlette(routes=[*own, *page_routes("", answering, options)], lifespan=lifespan), refused)
 
 
-def _length(request: Request) -> int:
-    """The bytes that a request says it sends, or those of the largest question."""
-    text = request.headers.get("content-length", "")
-    return int(text) if text.isdecimal() and len(text) < 16 else QUESTION
-
-
-class SharedServer:
-    """The server of a team's page, bound and not yet serving."""
+class SharedServer(Listening):
+    """The server of a team's page."""
 
     def __init__(self, setup: Mapping[str, str], host: str = EVERYWHERE, port: int = PORT, count: int | None = None):
         """`count`: processes that answer, by default one for each core. Raises RooflineError if the port is taken."""
-        self._socket = bound_socket(host, port)
-        self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._setup, self._count = setup, count or os.cpu_count() or 1
-        self.specs = Specs()
-        self.uvicorn: uvicorn.Server | None = None
-
-    @property
-    def address(self) -> str:
-        """The address of the page with its set-up, on this machine."""
-        host = "localhost" if self.host in (EVERYWHERE, "::") else f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/#{urlencode(self._setup, quote_via=in_address)}"
-
-    def run(self) -> None:
-        app = hosted(Workers(self._count, self.specs.folder), self._setup)
-        self.uvicorn = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                http=Counted,
-                log_level="error",
-                access_log=False,
-                lifespan="on",
-                limit_concurrency=CONNECTIONS,
-                timeout_graceful_shutdown=5,
-            )
-        )
-        try:
-            self.uvicorn.run(sockets=[self._socket])
-        finally:
-            self.specs.close()
+        super().__init__(host, port)
+        shown = "localhost" if host in (EVERYWHERE, "::") else f"[{host}]" if ":" in host else host
+        app = hosted(Workers(count or os.cpu_count() or 1, self.specs.folder), setup)
+        settings = {"http": Counted, "lifespan": "on", "limit_concurrency": CONNECTIONS, "timeout_graceful_shutdown": 5}
+        self._serve(app, f"{shown}:{self.port}", setup, **settings)

@@ -36,15 +36,13 @@ def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
     return {"name": "report.md", "text": markdown_page(sections, (), "", None)}
 
 
-def _csv(question: Question, specs: Specs) -> dict[str, str]:
-    read = first(question, specs)
-    return {"name": "operators.csv", "text": as_csv(analysis_document(analyze(read.scenario)))}
-
-
 EXPORTS: Mapping[str, Callable[[Question, Specs], dict[str, str]]] = {
     "html": lambda question, specs: _report(question, specs, ".html"),
     "markdown": lambda question, specs: _report(question, specs, ".md"),
-    "csv": _csv,
+    "csv": lambda question, specs: {
+        "name": "operators.csv",
+        "text": as_csv(analysis_document(analyze(first(question, specs).scenario))),
+    },
 }
 """Files that the page offers: name and text."""
 

@@ -61,41 +61,26 @@ HEADERS = {
 }
 
 
-def with_headers(send: Send) -> Send:
-    """`send` with HEADERS on the response."""
-
-    async def guarded(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] += [(name.encode(), text.encode()) for name, text in HEADERS.items()]
-        await send(message)
-
-    return guarded
+OTHER_PAGE = "another page may not ask this server"
 
 
-class Guard:
-    """Answers only requests from this machine's own page: by token, Host and Origin."""
+def guarded(inner: ASGIApp, refused: Callable[[Request], str | None]) -> ASGIApp:
+    """`inner` for the requests that are not `refused` for a reason, with HEADERS on every response."""
 
-    def __init__(self, inner: ASGIApp, token: str, port: int) -> None:
-        self.inner, self.token = inner, token
-        self.hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
+    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [(name.encode(), text.encode()) for name, text in HEADERS.items()]
+            await send(message)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with HEADERS on its response, or refuse it."""
-        if scope["type"] != "http":
-            return
-        refused = self._refused(Request(scope))
-        inner = self.inner if refused is None else PlainTextResponse(refused, status_code=403)
-        await inner(scope, receive, with_headers(send))
+        if scope["type"] == "http":
+            reason = refused(Request(scope))
+            answering = inner if reason is None else PlainTextResponse(reason, status_code=403)
+            await answering(scope, receive, with_headers)
+        elif scope["type"] == "lifespan":
+            await inner(scope, receive, send)
 
-    def _refused(self, request: Request) -> str | None:
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if host not in self.hosts:
-            return "this server answers only for this machine"
-        if origin is not None and origin != f"http://{host}":
-            return "another page may not ask this server"
-        if not secrets.compare_digest(request.url.path.split("/")[1].encode(), self.token.encode()):
-            return "the address lacks the token that `roofline view` printed"
-        return None
+    return guard
 
 
 Answering = Callable[[Request, str], Awaitable[Response]]
@@ -136,7 +121,18 @@ def page_routes(prefix: str, answering: Answering, options: Mapping[str, Any]) -
 
 
 def application(token: str, port: int, specs: Specs) -> ASGIApp:
-    """The application for this machine alone."""
+    """The application for this machine's own page alone: by Host, Origin and token."""
+    hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
+
+    def refused(request: Request) -> str | None:
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host not in hosts:
+            return "this server answers only for this machine"
+        if origin is not None and origin != f"http://{host}":
+            return OTHER_PAGE
+        if not secrets.compare_digest(request.url.path.split("/")[1].encode(), token.encode()):
+            return "the address lacks the token that `roofline view` printed"
+        return None
 
     async def answering(request: Request, name: str) -> Response:
         most = MAX_HEAD if name == CHECKPOINT else 2 * MAX_BYTES
@@ -144,7 +140,7 @@ def application(token: str, port: int, specs: Specs) -> ASGIApp:
         return response_of(await run_in_threadpool(reply, specs, name, await body_of(request, most), query))
 
     routes = page_routes("/{token}", answering, {"shared": False, "head": MAX_HEAD})
-    return Guard(Starlette(routes=routes), token, port)
+    return guarded(Starlette(routes=routes), refused)
 
 
 def response_of(found: Reply) -> Response:
@@ -215,29 +211,33 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return found
 
 
-class Server:
-    """The server on a port of this machine, bound and not yet serving."""
+class Listening:
+    """A server of the page on a port, bound and not yet serving."""
 
-    def __init__(self, setup: Mapping[str, str], port: int = 0) -> None:
-        """`setup`: the options that the page opens with. Raises RooflineError if the port is taken."""
-        self._socket = bound_socket(LOOPBACK, port)
-        self.token = secrets.token_urlsafe(24)
+    def __init__(self, host: str, port: int) -> None:
+        """Raises RooflineError if the port is taken."""
+        self._socket = bound_socket(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.specs = Specs()
-        app = application(self.token, self.port, self.specs)
-        self.uvicorn = uvicorn.Server(
-            uvicorn.Config(
-                app, http=Patient, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
-            )
-        )
-        self._setup = setup
 
-    @property
-    def address(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}/{self.token}/#{urlencode(self._setup, quote_via=in_address)}"
+    def _serve(self, app: ASGIApp, at: str, setup: Mapping[str, str], **settings: Any) -> None:
+        """What `run` serves, and the `address` of its page, which opens with the options of `setup`."""
+        self.uvicorn = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, **settings))
+        self.address = f"http://{at}/#{urlencode(setup, quote_via=in_address)}"
 
     def run(self) -> None:
         try:
             self.uvicorn.run(sockets=[self._socket])
         finally:
             self.specs.close()
+
+
+class Server(Listening):
+    """The server for this machine alone."""
+
+    def __init__(self, setup: Mapping[str, str], port: int = 0) -> None:
+        """`setup`: the options that the page opens with. Raises RooflineError if the port is taken."""
+        super().__init__(LOOPBACK, port)
+        self.token = secrets.token_urlsafe(24)
+        app, at = application(self.token, self.port, self.specs), f"{LOOPBACK}:{self.port}/{self.token}"
+        self._serve(app, at, setup, http=Patient, lifespan="off", timeout_graceful_shutdown=1)

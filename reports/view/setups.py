@@ -143,7 +143,8 @@ class Specs:
         for option in ("model", "hw"):
             text = setup.get(f"{option}.spec")
             path = None if text is None else self.write(text, _file_name(text, option))
-            if option == "hw" and (edits := _edits(setup)):
+            edits = {key: value for key in EDITABLE if (value := setup.get(f"hw.{key}", "")).strip()}
+            if option == "hw" and edits:
                 text = _edited(path or _spec_of(options.get("hw", "")), edits)
                 path = self.write(text, _file_name(text, option))
             if text is not None and path is not None:
@@ -341,11 +342,6 @@ def _inner(holder: Any, key: str) -> Any:
     if isinstance(holder, list) and key.isdigit():
         return holder[int(key)] if int(key) < len(holder) else None
     return holder.get(key) if isinstance(holder, Mapping) else None
-
-
-def _edits(setup: Setup) -> dict[str, str]:
-    known = {f"hw.{key}": key for key in EDITABLE}
-    return {known[name]: text for name, text in setup.items() if name in known and text.strip()}
 
 
 def _spec_of(name: str) -> Path:

@@ -269,15 +269,10 @@ def _option(row: Mapping[str, Any]) -> Option:
     return Option(**given)
 
 
-def _named(reference: str) -> Any:
-    """What MODULE:NAME names."""
-    module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)
-
-
 def _call(reference: str, *given: Any) -> Any:
-    """The value of what is named: of a function that of its call."""
-    found = _named(reference)
+    """The value of what MODULE:NAME names: of a function that of its call."""
+    module, _, name = reference.partition(":")
+    found = getattr(import_module(module), name)
     return found(*given) if callable(found) else found
 
 

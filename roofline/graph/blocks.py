@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.graph.parallel import Parallelism
-from roofline.specs.model import Model
+from roofline.specs.model import Layer, Model
 from roofline.specs.precision import Precision
-from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, Mlp
+from roofline.specs.sublayers import Attention, LatentAttention, Mlp
 
 WHOLE_BLOCKS = "vllm", "sglang"
 """Engines that load weights with a scale for each block of so many rows and columns only where every device has whole
@@ -26,26 +26,21 @@ def cut_blocks(model: Model, precision: Precision, engine: str, parallel: Parall
     linear, ranks = precision.weights.linear, parallel.tensor
     if linear is None or linear.name != "fp8_block" or engine not in WHOLE_BLOCKS or ranks == 1:
         return
-    widths = (
-        part for group in model.groups for part in (*_heads(group.layer.mixer), *_widths(group.layer.feed_forward))
-    )
     experts = precision.weights.special.get("expert_gate_proj", linear)
-    for what, width in dict.fromkeys(widths):
+    for what, width in dict.fromkeys(part for group in model.groups for part in _widths(group.layer)):
         whole = what == EXPERTS and (parallel.expert > 1 or experts != linear)
         if width and width % (model.block * ranks) and not whole:
             yield what, width
 
 
-def _widths(part: FeedForward | None) -> Iterator[tuple[str, int]]:
-    if isinstance(part, Mlp):
-        yield "an MLP", part.width
-    elif part is not None:
-        yield EXPERTS, part.width
-        yield "shared experts", part.shared_width
-
-
-def _heads(mixer: Mixer | None) -> Iterator[tuple[str, int]]:
+def _widths(layer: Layer) -> Iterator[tuple[str, int]]:
+    mixer, feed = layer.mixer, layer.feed_forward
     if isinstance(mixer, Attention):
         yield "the heads' outputs", mixer.heads * (mixer.value_dim or mixer.head_dim)
     elif isinstance(mixer, LatentAttention):
         yield "the heads' outputs", mixer.heads * mixer.value_dim
+    if isinstance(feed, Mlp):
+        yield "an MLP", feed.width
+    elif feed is not None:
+        yield EXPERTS, feed.width
+        yield "shared experts", feed.shared_width

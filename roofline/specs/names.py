@@ -75,11 +75,11 @@ def taken(ambiguous: bool = False) -> tuple[str, ...]:
     """
     found = {text: named for text, named in _TAKEN.items() if named.others or not ambiguous}
     _TAKEN.clear()
-    return tuple(f"{quote(text)} is taken as {named}{_instead(named)}" for text, named in found.items())
-
-
-def _instead(named: Named) -> str:
-    return f", as most are (not {alternatives(named.others)})" if named.others else ""
+    return tuple(
+        f"{quote(text)} is taken as {named}"
+        + (f", as most are (not {alternatives(named.others)})" if named.others else "")
+        for text, named in found.items()
+    )
 
 
 def undescribed(text: str, kind: str) -> str | None:

@@ -41,7 +41,8 @@ def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list
     """The operators of `layer` in the order they run, from `hidden` to `hidden_out`, the residual stream."""
     if layer.tail:
         whole = layer_ops(replace(layer, tail=0), hidden, rotary, formats)
-        return [_of_tail(op, layer.tail) for op in whole]
+        last = partial(of_last, layer.tail)  # DeepSeek-V4.1's bounded replay
+        return [replace(with_sizes(op, last), mask=op.mask and replace(op.mask, tail=layer.tail)) for op in whole]
     if formats.conditioned:
         return modulated(layer_ops(layer, hidden, rotary, replace(formats, conditioned=False)), hidden, 6, formats)
     base, norm = formats.base, layer.norm
@@ -59,11 +60,6 @@ def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list
         for (name, part), before, after in zip(parts, streams, streams[1:], strict=False)
         for op in _sublayer(SubLayer(name, part, norm, rotary, _of_part(part, formats)), before, after, *residual)
     ]
-
-
-def _of_tail(op: Op, tokens: int) -> Op:
-    """`op` for the last `tokens` of each sequence in a pass (DeepSeek-V4.1's bounded replay)."""
-    return replace(with_sizes(op, partial(of_last, tokens)), mask=op.mask and replace(op.mask, tail=tokens))
 
 
 class SubLayer(NamedTuple):

@@ -62,7 +62,9 @@ def read(model: Any, made: Trace) -> Read:
         raise UnsupportedError("its class has no list of layers that runs on text")
     if len(made.cached) > len(layers):
         raise UnsupportedError("its class keeps more caches than it has layers")
-    ends = _around(modules, [layers, *encoders], made, [table, head])
+    inside = tuple(f"{name}." for names in (layers, *encoders) for name in names)
+    ran = dict.fromkeys(call.path for call in made.calls if call.core is None)
+    ends = [name for name in ran if not f"{name}.".startswith(inside) and modules[name] not in (table, head)]
     encoding = [name for name in ends if encoders and _is_of_encoder(name)]
     if encoders:
         top |= _tower(model, stack, encoders[0], encoding, vocabulary)
@@ -159,7 +161,8 @@ def _ends(stack: _Stack, around: list[str]) -> Block:
 def _tower(model: Any, stack: _Stack, layers: list[str], around: list[str], vocabulary: int) -> Spec:
     """The encoder of an encoder-decoder; its table of embeddings is the decoder's."""
     made, share = stack.made, TOKENS / SOURCE
-    hidden = _width(stack.modules[layers[0]], stack.hidden)
+    norms = filter(is_norm, stack.modules[layers[0]].modules())
+    hidden = next((int(norm.weight.shape[0]) for norm in norms), stack.hidden)
     ran = any(call.path.startswith(f"{layers[0]}.") for call in made.calls)
     calls = [structs.replace(call, rows=call.rows * share) for call in made.calls] if ran else []
     flops = {path: value * share for path, value in made.flops.items()}
@@ -174,11 +177,6 @@ def _tower(model: Any, stack: _Stack, layers: list[str], around: list[str], voca
             block["modules"]["attention"]["causal"] = False
     stack.blocks += own.blocks
     return {"tower": {**tower, **network}, "tower_kind": "encoder"}
-
-
-def _width(layer: Any, default: int) -> int:
-    """The width of a layer: of its first norm, else the default."""
-    return next((int(module.weight.shape[0]) for module in layer.modules() if is_norm(module)), default)
 
 
 def _lists(stack: _Stack, side: str) -> list[list[str]]:
@@ -213,13 +211,6 @@ ENCODERS = ("vision", "visual", "audio", "image", "speech", "vit", "tower", "pat
 def _is_of_encoder(path: str) -> bool:
     parts = path.split(".")
     return not any(part.startswith("decoder") for part in parts) and any(part.startswith("encoder") for part in parts)
-
-
-def _around(modules: Mapping[str, Any], lists: list[list[str]], made: Trace, used: list[Any]) -> list[str]:
-    """The modules outside of the layers that ran."""
-    inside = tuple(f"{name}." for names in lists for name in names)
-    ran = dict.fromkeys(call.path for call in made.calls if call.core is None)
-    return [name for name in ran if not f"{name}.".startswith(inside) and not any(modules[name] is one for one in used)]
 
 
 def _named(sections: list[Spec]) -> Spec:

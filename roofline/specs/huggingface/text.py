@@ -27,11 +27,6 @@ from roofline.specs.huggingface.families import read_family
 Keys = dict[str, Any]
 
 
-def _longformer(config: Config) -> Keys:
-    """A window may be listed for each layer."""
-    return {"attention_window": config.same("attention_window", 512)}
-
-
 def _t5(config: Config) -> Keys:
     """The block is one text: an activation, after `gated-`."""
     kind, _, activation = config.text("feed_forward_proj", "relu").rpartition("-")
@@ -137,11 +132,6 @@ def _nemotron_h(config: Config) -> Keys:
     return {"layer_types": [known[name] for name in given], "num_hidden_layers": len(given)}
 
 
-def _falcon_h1(config: Config) -> Keys:
-    """A layer is two."""
-    return {"num_hidden_layers": 2 * config.layers()}
-
-
 def _lfm2(config: Config) -> Keys:
     """The width of dense models is rounded up from two thirds of that of the file."""
     if not config.flag("block_auto_adjust_ff_dim", True):
@@ -169,7 +159,7 @@ KEYS: Mapping[str, Callable[[Config], Keys]] = {
     "deepseek_v32": _deepseek_v32,
     "deepseek_v4": deepseek_v4.listed_layers,
     "ernie4_5_moe": _ernie4_5_moe,
-    "falcon_h1": _falcon_h1,
+    "falcon_h1": lambda config: {"num_hidden_layers": 2 * config.layers()},  # a layer is two
     "glm_moe_dsa": _deepseek_v32,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
     "kimi_linear": _kimi_linear,
@@ -177,7 +167,7 @@ KEYS: Mapping[str, Callable[[Config], Keys]] = {
     "llama4_text": _llama4_text,
     "longcat_flash": _longcat_flash,
     "longcat_flash_ngram": _longcat_flash,
-    "longformer": _longformer,
+    "longformer": lambda config: {"attention_window": config.same("attention_window", 512)},  # listed for each layer
     "mt5": _t5,
     "nemotron_h": _nemotron_h,
     "step3_text": _step3p5,

@@ -107,12 +107,6 @@ def _ggml(name: str) -> Format:
     return FORMATS.get(name) or Format(name, 8 * bytes / block, "int8" if block > 1 else "fp32")
 
 
-def _remote(folder: Path) -> Remote | None:
-    """The repository that a folder of headers was read from."""
-    about = folder / REMOTE
-    return record(Remote, read_mapping(about), str(about)) if about.is_file() else None
-
-
 def _folder(folder: Path) -> tuple[dict[str, Any], Stored | None]:
     where = str(folder)
     if not (folder / CONFIG).is_file():
@@ -120,7 +114,8 @@ def _folder(folder: Path) -> tuple[dict[str, Any], Stored | None]:
         if adapter:
             raise SpecError(where, f"is no model but a {adapter.removeprefix('the ')}")
         raise SpecError(where, f"has no {CONFIG}: it is no folder of a Hugging Face model")
-    remote = _remote(folder)
+    about = folder / REMOTE  # of the repository that headers were read from
+    remote = record(Remote, read_mapping(about), str(about)) if about.is_file() else None
     if remote is not None:
         where = remote.repository
     content = translate_file(folder / CONFIG, "" if remote is None else remote.repository.partition("/")[2].lower())
