@@ -387,9 +387,7 @@ def test_first_traces_wait_for_several_sub_agents_not_for_one(agents: int) -> No
     lengths = {"branch_turns": 5, "branch_first": 500}
     shape = {"branches": 0.3, "branch_agents": agents, "duration": 100.0, "begun": (0.0, 0.0), "warmup": 0}
     parts = {name: parse_lengths(each) for name, each in lengths.items()}
-    works = [
-        workload(**shape, **parts, joined=joined, replayed=(Replayed(5, output=50),)) for joined in (False, True)
-    ]
+    works = [workload(**shape, **parts, joined=joined, replayed=(Replayed(5, output=50),)) for joined in (False, True)]
     free, joined = (simulate_sessions(deployed(work), None, 5, seed=1) for work in works)
     assert (joined.prompt.size < 0.95 * free.prompt.size) == (agents > 1)
 
