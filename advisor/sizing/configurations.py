@@ -189,6 +189,7 @@ def configurations(
             profiles[chosen] = load_engine(chosen)
         first: tuple[Scenario, dict[str, Any]] | None = None
         own = tuple(released(model, device, profiles[chosen]).items())
+        layouts = list(_degrees(model, device, service.alone, given.degrees, profiles[chosen]))
         for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, scheme_given):
             if kv and kv_given:
                 continue
@@ -197,7 +198,7 @@ def configurations(
                 if any(lacks(profiles[chosen], model, device, cache)):
                     continue
             formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
-            for degrees in _degrees(model, device, service.alone, given.degrees, profiles[chosen]):
+            for degrees in layouts:
                 layout: dict[str, Any] = {DEGREES[part]: count for part, count in degrees.items()}
                 options = {**lengths, **given.options, **formats, "engine": chosen, **layout}
                 if first is None:

@@ -155,7 +155,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     if parallel.data > 1 and parallel.expert == 1 and not parallel.nodes:
         one = scenario.changed(settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
         return replace(replica_of(one, load, scheduler), copies=parallel.data)
-    policy = scheduler or engine.scheduler
+    policy = (scheduler or engine.scheduler).for_ranks(parallel.data)
     encodes = scenario.model.task == "encode" or scenario.model.tower_kind == "encoder"
     if encodes:
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once

@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from roofline import Scenario
+from roofline.serving import Load
 from roofline.serving.ranks import UNEVEN_EXPERTS, busiest
+from roofline.serving.replica import replica_of
+from roofline.serving.steady import largest_rate
+from roofline.specs.engine import load_engine
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 256])
@@ -31,3 +36,13 @@ def test_the_busiest_of_32_ranks_is_as_measured() -> None:
     """2.56 times the mean of DeepSeek-R1's layers (NVIDIA/TensorRT-LLM, examples/wide_ep/ep_load_balancer)."""
     found = busiest(np.array([4096.0]), 32, 8, math.expm1(UNEVEN_EXPERTS**2) / 256)
     assert float(found[0]) / 4096 == pytest.approx(2.56, rel=0.08)
+
+
+@pytest.mark.parametrize(("engine", "several"), [("vllm", True), ("sglang", False)])
+def test_data_parallel_ranks_may_have_front_ends_of_their_own(engine: str, several: bool) -> None:
+    """vLLM starts an API server a rank, so that no single tokenizer limits them; one request takes as long as ever."""
+    load = Load(prompt=16, generate=2, rate=1.0)
+    replica = replica_of(Scenario("gpt-oss-20b", "h200-sxm", engine=engine, dp=8, ep=8).without("batch"), load)
+    own = load_engine(engine).scheduler
+    assert (largest_rate(replica, load) * own.front(16) > 1.01) is several
+    assert replica.scheduler.received(0) == pytest.approx(own.received(0))
