@@ -150,9 +150,20 @@ def _dtype(config: Config) -> str:
 
 
 def _with_model_type(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A file from before there was the key `model_type`, with that of the class that it names."""
-    classes = content.get("architectures")
-    if "model_type" in content or not isinstance(classes, list):
+    """A file from before there was the key `model_type`, or with one of its own, with that of the class that it names.
+
+    Engines choose their code by the class (`ModelRegistry` of vLLM, in model_executor/models/registry.py).
+    """
+    classes, own = content.get("architectures"), content.get("model_type")
+    if not isinstance(classes, list):
+        return content
+    if isinstance(own, str):
+        if own in READERS or own in DECODERS or knows_class(own):
+            return content
+        spelled = {kind.replace("_", ""): kind for kind in READERS}
+        named = {spelled.get(str(name).lower().removesuffix("forcausallm")) for name in classes}
+        return {**content, "model_type": named.pop()} if len(named) == 1 and None not in named else content
+    if "model_type" in content:
         return content
     known: Mapping[str, str] = rows("kinds.yaml")["classes"]
     found = [kind for kind, pattern in known.items() if any(re.fullmatch(pattern, str(name)) for name in classes)]

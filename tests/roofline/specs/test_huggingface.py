@@ -649,3 +649,12 @@ def test_values_that_cannot_be_are_refused_by_key(name: str, section: str, key: 
     content = config(name)
     (content[section] if section else content)[key] = value
     assert repr(key) in rejection(content)
+
+
+def test_a_type_of_its_own_is_read_as_the_class_that_engines_run() -> None:
+    """jdopensource/JoyAI-LLM-Flash says `joyai_llm_flash`, and that its class is DeepSeek-V3's."""
+    own = {"model_type": "of_its_own", "architectures": ["DeepseekV3ForCausalLM"]}
+    assert read(config("deepseek-v3", **own)) == read(config("deepseek-v3"))
+    for classes in (["UnheardOfForCausalLM"], ["LlamaForCausalLM", "DeepseekV3ForCausalLM"]):
+        message = rejection(config("deepseek-v3", **own | {"architectures": classes}))
+        assert "unsupported model_type 'of_its_own'" in message
