@@ -12,8 +12,9 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta, Struct
@@ -59,24 +60,21 @@ class Spool:
         self.done: list[Done] = []
         self._about = json.dumps({"schema": SCHEMA, "sweep": key, "head": len(head)}).encode() + b"\n"
         self._head = head
-        self._file: BinaryIO
-        self._log: BinaryIO
 
     def __enter__(self) -> Spool:
         try:
-            self._log = self._opened(self.manifest)  # before the partial file, which is never without it
-            try:
+            with ExitStack() as files:
+                self._log = files.enter_context(self._opened(self.manifest))
                 self._start()
-            except BaseException:
-                self._log.close()
-                raise
+                self._file = files.enter_context(self._opened(self.path))  # which is never without a manifest
+                self._recover()
+                self._files = files.pop_all()
         except (OSError, ValueError) as error:
             raise cannot_write(self.path, error) from None
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._log.close()
+        self._files.close()
 
     @staticmethod
     def _opened(path: Path) -> BinaryIO:
@@ -104,7 +102,7 @@ class Spool:
             self._log.seek(0)
             self._log.write(self._about)
             self._log.flush()
-        elif (_record(first) or {}).get("schema") != SCHEMA:
+        elif not first.startswith(self._about.partition(b",")[0]):
             wrong = f"{quote(str(self.manifest), 200)} is not the manifest of a sweep"
             raise RooflineError(f"{wrong}; delete it to start over")
         else:
@@ -112,12 +110,6 @@ class Spool:
                 f"{quote(str(self.path), 200)} is of another sweep, or of other specs, another version or chunk size;"
                 " delete it to start over, or write to another file"
             )
-        self._file = self._opened(self.path)
-        try:
-            self._recover()
-        except BaseException:
-            self._file.close()
-            raise
 
     def _recover(self) -> None:
         """Keep the leading chunks that the manifest verifies, and truncate the rest."""
@@ -167,14 +159,6 @@ class Spool:
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
         self.manifest.unlink(missing_ok=True)
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _entry(line: bytes) -> Done | None:

@@ -10,6 +10,7 @@ from roofline.core.options import NOTHING, Kind, Option
 from roofline.core.registry import cached
 from roofline.core.units import si
 from roofline.graph.fusion import FUSIONS
+from roofline.reports.output.blocks import picked
 from roofline.scenario.options import OPTIONS
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.sessions.options import SESSION_OPTIONS
@@ -37,16 +38,11 @@ def _field(option: Option) -> dict[str, Any]:
     """A field: `usual` is the value, or what holds, where the option is not set."""
     unset = "" if option.kind is Kind.SWITCH or option.needed else NOTHING
     return {
-        "name": option.name,
+        **picked(option, "name", "group", "unit", "often", "example", "stops"),
         "title": option.short or option.name.replace("_", " "),
         "kind": option.kind.name.lower(),
-        "group": option.group,
-        "unit": option.unit,
         "help": option.described,
         "usual": option.default or option.otherwise or unset,
-        "often": option.often,
-        "example": option.example,
-        "stops": option.stops,
         "choices": [*_CHOICES.get(option.name, _plain)(option)],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -139,15 +140,11 @@ def offer(names: Sequence[str]) -> str:
 def _completes(option: str, name: str) -> bool:
     """Whether `option` begins with the words of `name`, separators aside: h100-sxm for h100, llama-3-8b for llama3."""
     typed = [char for char in name if char.isalnum()]
-    if len(typed) < 2:
+    begun = re.match("".join(rf"[\W_]*{char}" for char in typed), option)
+    if begun is None or len(typed) < 2:
         return False
-    rest = list(option)
-    for char in typed:
-        while rest and not rest[0].isalnum():
-            rest.pop(0)
-        if not rest or rest.pop(0) != char:
-            return False
-    return not rest or not rest[0].isalnum() or rest[0].isdigit() != typed[-1].isdigit()
+    rest = option[begun.end() :]
+    return not rest[:1].isalnum() or rest[0].isdigit() != typed[-1].isdigit()
 
 
 DISTRIBUTION = "llm-roofline"

@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -199,14 +200,7 @@ class _Reader:
 
     def _combined(self, every: bool, parts: list[Function]) -> tuple[Type, Function]:
         join = np.logical_and if every else np.logical_or
-
-        def function(values: Values) -> Any:
-            result = parts[0](values)
-            for part in parts[1:]:
-                result = join(result, part(values))
-            return result
-
-        return Type.TRUTH, function
+        return Type.TRUTH, lambda values: reduce(join, (part(values) for part in parts))
 
     def _comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Function:
         if isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, (ast.Tuple, ast.List)):

@@ -14,7 +14,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from typing import Generic, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -28,21 +28,12 @@ _REGISTRIES: list[Registry[object]] = []
 _CACHES: list[Callable[[], None]] = []
 
 
-class Registration:
+class Registration(ExitStack):
     """Something that was registered, until `undo` or, for a context manager, until the end of its block."""
-
-    def __init__(self, undo: Callable[[], None]) -> None:
-        self._undo = undo
 
     def undo(self) -> None:
         """Take it back: what it replaced holds again. A second call has no effect."""
-        self._undo()
-
-    def __enter__(self) -> Registration:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.undo()
+        self.close()
 
 
 class _Added(NamedTuple):
@@ -72,12 +63,12 @@ class Registry(Mapping[str, Value], Generic[Value]):
         self._update()
 
         def undo() -> None:
-            kept = [other for other in self._added if other is not entry]
-            if len(kept) < len(self._added):
-                self._added = kept
-                self._update()
+            self._added = [other for other in self._added if other is not entry]
+            self._update()
 
-        return Registration(undo)
+        registration = Registration()
+        registration.callback(undo)
+        return registration
 
     def digests(self) -> Iterator[str]:
         return (entry.digest for entry in self._added)

@@ -43,7 +43,7 @@ class Section(Struct, frozen=True):
     held: Size = ZERO
 
 
-class Network(Struct, frozen=True, dict=True):
+class Network(Struct, frozen=True, dict=True, cache_hash=True):
     """A model's operators in one precision, in execution order.
 
     `base` is the arithmetic of unquantized operands; `compute`
@@ -83,13 +83,6 @@ class Network(Struct, frozen=True, dict=True):
         rules = (rule.rule if isinstance(rule, Tail) else rule for rule in self.rules)
         masks = (rule for rule in rules if isinstance(rule, AttentionMask))
         return tuple(dict.fromkeys(point for mask in masks for point in mask.saturation_points))
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.sections, self.base, self.compute, self.two_batch_overlap, self.ping_pong, self.uneven))
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 class Build(Struct, frozen=True):

@@ -126,10 +126,8 @@ class _Builder:
         ]
 
     def _exit(self) -> list[Op]:
-        norm, noise = (
-            self._normed("out", self._map("hidden", self.spec.channels[0])),
-            self._map("noise", self.spec.outputs),
-        )
+        norm = self._normed("out", self._map("hidden", self.spec.channels[0]))
+        noise = self._map("noise", self.spec.outputs)
         return [norm, convolution("convolution_out", norm.writes[0], noise, TAPS, self.formats)]
 
     def _normed(self, name: str, source: Tensor) -> Op:

@@ -32,7 +32,8 @@ def attend(block: Block, layer: str, index: int, calls: list[Call], made: Trace,
         block.before, block.core = found[0][0], _joined([core for _, core in found])
         held = made.cached.get(index)
         block.shared = bool(made.cached) and held is None
-        if held is not None and (elements := held[0] * (held[1] + held[2])) != _kept(block.core):
+        elements = 0 if held is None else held[0] * (held[1] + held[2])
+        if elements != block.core.kv_heads * (block.core.head_dim + block.core.value_dim):
             block.latent = elements
     elif not made.states.get(index):
         block.core = _cached(made, index, text) if made.calls else _configured(block, text)
@@ -53,10 +54,6 @@ def _joined(cores: list[Core]) -> Core:
     return structs.replace(
         first, heads=sum(core.heads for core in cores), kv_heads=sum(core.kv_heads for core in cores)
     )
-
-
-def _kept(core: Core) -> int:
-    return core.kv_heads * (core.head_dim + core.value_dim)
 
 
 def _cached(made: Trace, index: int, text: Any) -> Core | None:

@@ -5,8 +5,7 @@ Runs in a process of its own (`roofline.specs.classes.reader`), the only place o
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import UnsupportedError, quote
@@ -48,6 +47,7 @@ def build(content: Mapping[str, Any]) -> Any:
     """
     import torch
     from transformers import AutoConfig
+    from transformers.initialization import no_init_weights
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     kind = content.get("model_type")
@@ -58,7 +58,7 @@ def build(content: Mapping[str, Any]) -> Any:
     failure: Exception | None = None
     for built in classes_of(content, kind):
         try:
-            with torch.device("meta"), _without_initialisation():
+            with torch.device("meta"), no_init_weights():
                 model = built(prepared(config))
                 model.tie_weights()
         except Exception as error:  # a class for another part of the same model_type, such as its text decoder
@@ -100,11 +100,3 @@ def prepared(config: Any, attention: str = "eager") -> Any:
         if isinstance(part, PreTrainedConfig):
             prepared(part, attention)
     return config
-
-
-@contextlib.contextmanager
-def _without_initialisation() -> Iterator[None]:
-    from transformers.initialization import no_init_weights
-
-    with no_init_weights():
-        yield

@@ -75,10 +75,7 @@ def _packed(path: str, module: Any, hidden: int) -> _Experts | None:
     if not ups or down is None or any(value.dim() != 3 for value in (*ups, down)):
         return None
     count, biases = down.shape[0], [value for name, value in own.items() if name.endswith("bias")]
-    ways = [
-        tuple(down.shape[:0:-1]),
-        tuple(down.shape[1:]),
-    ]  # down projections lie as linear layers do, or the other way
+    ways = [tuple(down.shape[:0:-1]), tuple(down.shape[1:])]  # down projections as linear layers have them, or not
     for width, inputs in sorted(ways, key=lambda way: way[1] != hidden):
         for gated, shape in ((True, {2 * width, inputs}), (False, {width, inputs})):
             joined = "gate_up_proj" in own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, structs
@@ -186,7 +186,8 @@ def _lists(stack: _Stack, side: str) -> list[list[str]]:
     ran = {call.path for call in stack.made.calls}
     found: list[tuple[bool, int, list[str]]] = []
     for path, module in stack.modules.items():
-        inner = any(isinstance(stack.modules[other], ModuleList) for other in _parents(path))
+        around = (path[:at] for at, letter in enumerate(path) if letter == ".")
+        inner = any(isinstance(stack.modules[other], ModuleList) for other in around)
         if not isinstance(module, ModuleList) or inner or "expert" in path or side not in path:
             continue
         ends = ("_encoder", "_tower")
@@ -198,11 +199,6 @@ def _lists(stack: _Stack, side: str) -> list[list[str]]:
         if size and (called or not ran or side == "encoder"):
             found.append((called, size, names))
     return [names for _, _, names in sorted(found, reverse=True)]
-
-
-def _parents(path: str) -> Iterable[str]:
-    parts = path.split(".")
-    return (".".join(parts[:end]) for end in range(1, len(parts)))
 
 
 ENCODERS = ("vision", "visual", "audio", "image", "speech", "vit", "tower", "patch", "qformer", "depth_decoder")

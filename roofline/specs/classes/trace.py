@@ -173,17 +173,13 @@ def _skipped(model: Any, repeated: Mapping[str, str]) -> Iterator[None]:
 def _traced(model: Any, repeated: Mapping[str, str]) -> Trace:
     import torch
 
-    made, failed = Trace([], {}, {}, {}), ""
+    failed = ""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     for run in (model, *([decoder] if decoder is not None and decoder is not model else [])):
         stack: list[str] = []
         made = Trace([], {}, {}, {}, failed)
-        with contextlib.ExitStack() as exits:
-            exits.enter_context(_skipped(model, repeated))
-            exits.enter_context(_noted(model, made, stack, repeated))
-            exits.enter_context(_counted(made, stack))
-            exits.enter_context(torch.no_grad())
-            exits.enter_context(torch.device("meta"))
+        noted, counted = _noted(model, made, stack, repeated), _counted(made, stack)
+        with _skipped(model, repeated), noted, counted, torch.no_grad(), torch.device("meta"):
             try:
                 _caches(run(**_inputs(run)), made)
             except Exception as error:
@@ -290,21 +286,18 @@ def _counted(made: Trace, stack: list[str]) -> Iterator[None]:
     }
 
     mode: Any = TorchDispatchMode
-    formulas: Any = flop_registry
 
     class Counter(mode):  # type: ignore[misc] # torch's class is not typed
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function in without_data and args[0].device.type == "meta":
                 return without_data[function](args[0])
             output = function(*args, **(kwargs or {}))
-            formula = formulas.get(function._overloadpacket)
-            if formula is not None:
+            if (formula := flop_registry.get(function._overloadpacket)) is not None:
                 where = stack[-1] if stack else ""
                 made.flops[where] = made.flops.get(where, 0.0) + formula(*args, **(kwargs or {}), out_val=output)
             return output
 
-    made_counter: Any = Counter
-    with made_counter():
+    with Counter():
         yield
 
 
