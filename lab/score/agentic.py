@@ -145,6 +145,7 @@ def _as_asked(cells: Mapping[str, str]) -> dict[str, str]:
     if "1P1D" in cells["pd_layout"] or "prefill" in cells["pd_layout"]:
         raise RooflineError("its pools are not stated one by one")
     version, name = cells["engine_version"], cells["experiment"]
+    own = version.partition("+")[0]  # of a connector beside it there is another one
     engine = next((key for key, text in ENGINES if text in version or text in name), None)
     if engine is None or not cells["tp"].strip():
         raise RooflineError("it states no engine, or no layout")
@@ -165,7 +166,7 @@ def _as_asked(cells: Mapping[str, str]) -> dict[str, str]:
         "tp": f"{devices:.0f}",
         "ep": f"{devices if ranks > 1 else float(cells['ep'].strip() or 1):.0f}",
         "dp_attention": str(ranks > 1).lower(),
-        "image": ":" + version if re.search(r"v?0\.\d+\.\d+", version) else "",
+        "image": ":" + own if re.search(r"v?0\.\d+\.\d+", own) else "",
         "date": _date(cells),
         "scenario": AGENTIC,
         "pool_tokens": cells["gpu_kv_capacity_tokens"],

@@ -119,10 +119,10 @@ def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load | None, versi
     return replace(policy, **{name: value for name, value in found.items() if value is not None})
 
 
-def agents_profile_of(scenario: Scenario, version: str) -> Engine:
-    """The engine's profile, with the memory and the policy that AgentX's scripts set."""
-    engine, names = scenario.profile, (scenario.model.name, scenario.hardware.name)
-    stated = POLICIES.reserved.get(" ".join(name.split("-")[0] for name in names))
+def agents_profile_of(scenario: Scenario, version: str, other: str = "") -> Engine:
+    """The engine's profile, with the memory and the policy that AgentX's scripts set, or those of an `other` engine."""
+    engine, names = scenario.profile, (other, scenario.model.name, scenario.hardware.name)
+    stated = POLICIES.reserved.get(" ".join(name.split("-")[0] for name in names if name))
     if engine.name == "sglang" and stated is not None:
         part, share = stated[scenario.settings.parallel.data > 1]
         engine = replace(engine, memory=replace(engine.memory, utilization=part, window_shares=(("", share),)))

@@ -248,7 +248,8 @@ class Deployment(Struct, frozen=True):
         profile = next(name for since, name in PUBLISHED.replays if not date or date >= since)
         agents = Agents(profile, tiers, pool, duration)
         scenario = self.scenario(AGENTS_OUTPUT, sessions, PUBLISHED.golden.get(self.model.name))
-        scenario = scenario.changed(engine=agents_profile_of(scenario, self.version))
+        other = "atom" if _is_atom(line.cells) else ""
+        scenario = scenario.changed(engine=agents_profile_of(scenario, self.version, other))
         policy = scenario.profile.scheduler
         return ServingCase(line, scenario, load, policy, None, None, pools=self.pools, agents=agents)
 

@@ -14,6 +14,7 @@ from roofline import Scenario
 from roofline.core.errors import RooflineError
 from roofline.scenario.lengths import parse_lengths
 from roofline.serving.load import Load, Requests
+from roofline.serving.outcome import Spread
 from roofline.serving.pools import parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.sequence import Sequence
@@ -22,7 +23,7 @@ from roofline.serving.sessions.drawn import WINDOW, Draw
 from roofline.serving.sessions.profiles import PROFILES, profile
 from roofline.serving.sessions.replicas import Ran, hit_rates, simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, REQUESTS, SESSION
-from roofline.serving.sessions.served import serve_sessions
+from roofline.serving.sessions.served import beside_prompts, serve_sessions, with_states
 from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
@@ -366,6 +367,27 @@ def test_after_a_rehearsal_sessions_are_at_later_turns_with_their_own_outputs() 
     assert after.first.min() > 10
     with pytest.raises(RooflineError, match="duration"):
         workload(rehearsal=10.0)
+
+
+def test_a_run_near_a_steady_state_is_in_it_and_another_is_between_them() -> None:
+    """Its interval reaches the states on the other side of a cliff, also where theory has none on the run's own."""
+    spread = Spread(0.8, 1.2)
+    alone = with_states(spread, 1.0, ())
+    same = with_states(spread, 1.0, (1.1, 1.1))
+    assert same == pytest.approx(alone)
+    near, far = with_states(spread, 1.0, (1.1, 11.0)), with_states(spread, 1.0, (9.0, 11.0))
+    assert near.high > 10 > 5 * alone.high
+    assert far.high > near.high
+    assert near.low == far.low == alone.low
+    assert with_states(spread, 1.0, (0.1, 1.1)).low < 0.1
+
+
+def test_a_tpot_between_prompts_errs_as_these_do() -> None:
+    deployment = replica()
+    low, high = (float(each.nearest(512.0, 4096.0)) for each in deployment.steps.spread[2:])
+    spread = Spread(0.9, 1.1)
+    assert beside_prompts(spread, deployment, 512.0, 4096.0, 0.0) == spread
+    assert beside_prompts(spread, deployment, 512.0, 4096.0, 1.0)[:2] == pytest.approx((low, high))
 
 
 def test_first_traces_have_their_means_after_a_rehearsal() -> None:
