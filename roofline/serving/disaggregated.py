@@ -28,7 +28,16 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError
 from roofline.core.search import bracket_roots
 from roofline.serving.load import Arrivals, Load, Requests, count_of, draw
-from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
+from roofline.serving.outcome import (
+    Latency,
+    Outcome,
+    Spread,
+    Targets,
+    latencies_of,
+    outcome_of,
+    spreads,
+    steady_outcomes,
+)
 from roofline.serving.pools import Tandem, only_prompts
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import ROUTERS, Member, Replicas, together
@@ -37,7 +46,6 @@ from roofline.serving.steady import Steady, check_steps, open_loop, saturation_o
 from roofline.serving.tables import Array
 from roofline.serving.times import Times, slots_of, times_of
 from roofline.serving.waits import ends, regular
-from roofline.timing.intervals import Estimate
 
 CLOSE, SLOWEST = 1e-6, 1e-6
 """The relative width to which the rate of a closed loop is found, and the least one over the largest."""
@@ -284,15 +292,13 @@ def simulated_outcome(tandem: Tandem, load: Load, requests: int, seed: int, targ
 def _of_both(tandem: Tandem, load: Load, found: Outcome) -> Outcome:
     """The outcome with the devices of both pools; TTFT, and E2E latency with it, may be later by the handover."""
     prompt = load.means[0]
-    low, high, _ = spreads(tandem.prefill, 1.0, prompt, prompt, apart=True)[0]
-    sooner, later = _waits(tandem, load, found)
-    ttft, e2e = [], []
-    for first, last in zip(astuple(found.ttft), astuple(found.e2e), strict=True):
-        after = first.mid * (high * HANDED_OVER - 1)
-        ends = first.mid * min(low, sooner), first.mid + math.hypot(after, first.mid * max(later - 1, 0.0))
-        ttft.append(Estimate(ends[0], first.mid, ends[1]))
-        e2e.append(last._replace(high=last.mid + math.hypot(last.high - last.mid, after)))
-    return replace(found, ttft=Latency(*ttft), e2e=Latency(*e2e), devices=tandem.devices)
+    low, high, median = spreads(tandem.prefill, 1.0, prompt, prompt, apart=True)[0]
+    (sooner, later), high = _waits(tandem, load, found), high * HANDED_OVER
+    ends = Spread(min(low, sooner), 1 + math.hypot(high - 1, max(later - 1, 0.0)), median)
+    first = [each.mid for each in astuple(found.ttft)]
+    pairs = zip(astuple(found.e2e), first, strict=True)
+    e2e = [last._replace(high=last.mid + math.hypot(last.high - last.mid, mid * (high - 1))) for last, mid in pairs]
+    return replace(found, ttft=latencies_of(first, ends), e2e=Latency(*e2e), devices=tandem.devices)
 
 
 def _waits(tandem: Tandem, load: Load, found: Outcome) -> tuple[float, float]:

@@ -131,7 +131,7 @@ def latency(values: Array, spread: Spread) -> Latency:
     finite = values[np.isfinite(values)]
     if not finite.size:
         finite = np.array([math.nan])
-    return _latency([float(finite.mean()), *np.quantile(finite, (0.5, 0.95, 0.99)).tolist()], spread)
+    return latencies_of([float(finite.mean()), *np.quantile(finite, (0.5, 0.95, 0.99)).tolist()], spread)
 
 
 def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = NO_TARGETS) -> Outcome:
@@ -192,9 +192,9 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
     if stable and any(map(math.isfinite, targets)):
         goodput = rate * _met(found.samples[:, index], tpot, targets)
     return Outcome(
-        ttft=_latency(ttft, spread[0]),
-        tpot=_latency(tpot, spread[1]),
-        e2e=_latency(e2e, spread[1]),
+        ttft=latencies_of(ttft, spread[0]),
+        tpot=latencies_of(tpot, spread[1]),
+        e2e=latencies_of(e2e, spread[1]),
         requests_per_second=rate,
         output_tokens_per_second=rate * output,
         total_tokens_per_second=rate * (output + prompt * (1 - load.hits)),
@@ -211,7 +211,7 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
     )
 
 
-def _latency(values: Any, spread: Spread) -> Latency:
+def latencies_of(values: Any, spread: Spread) -> Latency:
     """The latencies with intervals, of which those above the median begin no sooner than the median's."""
     low, high, median = spread
     parts = (1.0, median, 1.0, 1.0)

@@ -133,7 +133,9 @@ class Replicas:
 
     def __init__(self, replica: Replica, requests: Requests, load: Load, tenant: NDArray[np.intp], seed: int) -> None:
         self.replica, self.load, self.tenant = replica, load, tenant.tolist()
-        self.drawn, self.retired, self.done = requests, list[Member](), dict[int, tuple[float, float]]()
+        self.drawn, self.retired = requests, list[Member]()
+        self.sent, self.done = 0, dict[int, tuple[float, float]]()
+        self.arriving = deque(requests.arrival[: load.concurrency or requests.arrival.size].tolist())
         self.next = math.inf
         self.members = [Member(each, requests) for each in replica.members]
         if replica.beside:
@@ -162,35 +164,33 @@ class Replicas:
         """What is due at `next`."""
 
     def leave(self, member: Member) -> None:
-        """Requests leave a replica."""
-        self.done |= {index: (first, last) for index, (_, first, last, _) in member.left}
+        """Requests leave a replica; in a closed loop others follow."""
+        for index, (_, first, last, _) in member.left:
+            self.done[index] = first, last
+            if self.load.concurrency and self.sent + len(self.arriving) < self.drawn.arrival.size:
+                insort(self.arriving, last)
         member.left.clear()
 
     def run(self) -> Served:
         """The whole run."""
-        count, sent = self.drawn.arrival.size, 0
-        closed = self.load.concurrency
-        due = deque(self.drawn.arrival[: closed or count].tolist())
-        arrivals = np.array(self.drawn.arrival)
+        count, arrivals = self.drawn.arrival.size, np.array(self.drawn.arrival)
+        coupled = self.linked or self.load.concurrency is not None
         while len(self.done) < count:
             member = min(self.members, key=attrgetter("due", "now"), default=None)  # models of a device take turns
-            ready, coming = math.inf if member is None else member.due, due[0] if due else math.inf
-            if self.next <= min(ready, coming):
+            due, coming = math.inf if member is None else member.due, self.arriving[0] if self.arriving else math.inf
+            if self.next <= min(due, coming):
                 self.happen()
                 continue
-            if coming <= ready:
-                arrivals[sent] = due.popleft()
-                self.enter(sent, arrivals[sent])
-                sent += 1
+            if coming <= due:
+                arrivals[self.sent] = self.arriving.popleft()
+                self.enter(self.sent, arrivals[self.sent])
+                self.sent += 1
                 continue
             assert member is not None
             if member.left:
-                before = len(self.done)
                 self.leave(member)
-                for _ in range(min(len(self.done) - before, count - sent - len(due)) if closed else 0):
-                    insort(due, ready)
                 continue
-            others = [each.due for each in self.members if each not in member.beside] if closed or self.linked else []
+            others = [each.due for each in self.members if each not in member.beside] if coupled else []
             member.turn(min([self.next, coming, *others]))
         first, last = np.array([self.done[index] for index in range(count)]).T
         return self.served(Served(arrivals, first, last, self.drawn.output.astype(float), *(0,) * 8))

@@ -6,15 +6,16 @@ from roofline import Scenario, serve
 from roofline.serving.outcome import Outcome
 
 
-def served(hardware: str, **options: object) -> Outcome:
+def served(hardware: str, pools: str | None = None, **options: object) -> Outcome:
     scenario = Scenario("deepseek-r1", hardware, engine="sglang", prompt=1000, generate=200, **options)
-    return serve(scenario, concurrency=16).outcomes[0]
+    return serve(scenario, concurrency=16, disaggregation=pools).outcomes[0]
 
 
 @pytest.mark.parametrize("drafts", [None, "multi-token-prediction:length=3"])
-def test_a_median_is_surer_than_a_mean_and_drafts_make_both_alike(drafts: str | None) -> None:
+@pytest.mark.parametrize("pools", [None, "2:1"])
+def test_a_median_is_surer_than_a_mean_and_drafts_make_both_alike(drafts: str | None, pools: str | None) -> None:
     """A mean has stalls in it that a median has not; what a run accepts moves every request of it."""
-    found = served("h200-sxm", tp=8, techniques=[drafts] if drafts else None)
+    found = served("h200-sxm", pools, tp=8, techniques=[drafts] if drafts else None)
     for latency in (found.tpot, found.ttft):
         mean, median = ((each.low / each.mid, each.high / each.mid) for each in (latency.mean, latency.p50))
         if drafts:

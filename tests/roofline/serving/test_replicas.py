@@ -42,6 +42,9 @@ def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) 
     assert 0 < served.prefilling < 1
     assert served.tenant is not None
     assert set(served.tenant) == {0, 1}
+    if "concurrency" in arrivals:  # whoever ends is followed, also from a replica that is lost
+        later = served.arrival[24:]
+        assert (np.sort(served.last)[: later.size] == np.sort(later)).all()
 
 
 @pytest.mark.slow
