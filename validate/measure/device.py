@@ -78,6 +78,8 @@ class Device(ABC):
     name: str
     memory: float
     cache: float
+    torch: Any
+    _eviction: Any = None
 
     @property
     @abstractmethod
@@ -107,6 +109,13 @@ class Device(ABC):
     def release(self) -> None:
         """Free memory after a point."""
         return
+
+    def _evict(self) -> None:
+        """Fill the last-level cache with other memory."""
+        if self._eviction is None:
+            count = int(FLUSH_FACTOR[self.name] * self.cache) // 4
+            self._eviction = self.torch.zeros(count, dtype=self.torch.float32, device=self.name)
+        self._eviction.sum()
 
 
 def torch_module() -> Any:
@@ -191,7 +200,6 @@ class Cuda(Device):
         self.cache = float(getattr(properties, "L2_cache_size", 0) or 64e6)
         self.memory = 0.9 * free
         self._gpu_state = _GpuState()
-        self._eviction: Any = None
 
     @property
     def state(self) -> Mapping[str, str]:
@@ -234,12 +242,6 @@ class Cuda(Device):
         end.record()
         cuda.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
-
-    def _evict(self) -> None:
-        if self._eviction is None:
-            count = int(FLUSH_FACTOR["cuda"] * self.cache) // 4
-            self._eviction = self.torch.zeros(count, dtype=self.torch.float32, device="cuda")
-        self._eviction.sum()
 
     def _captured(self, calls: Sequence[Call]) -> Any:
         """A CUDA graph of all calls; None for kernels that cannot be captured (they allocate, or wait for the CPU)."""
@@ -310,7 +312,6 @@ class Cpu(Device):
         torch.set_num_threads(self.threads)
         self.cache = last_level_cache()
         self.memory = 0.6 * free_memory()
-        self._eviction: Any = None
 
     @property
     def state(self) -> Mapping[str, str]:
@@ -348,11 +349,6 @@ class Cpu(Device):
         disturbed = context_switches() > switches
         # A call on one thread never sleeps: wall time beyond its CPU time was spent by another program.
         return (min(wall, used) if self.threads == 1 and disturbed else wall) * 1e-9, disturbed and self.threads > 1
-
-    def _evict(self) -> None:
-        if self._eviction is None:
-            self._eviction = self.torch.zeros(int(FLUSH_FACTOR["cpu"] * self.cache) // 4)
-        self._eviction.sum()
 
     def sets(self, bytes: float, cold: bool) -> int:
         """The number of sets of buffers: at most 8, and 2 where one set is larger than the cache."""

@@ -150,7 +150,7 @@ def cpu_family() -> str:
 
 def achieved_bandwidth(device: Device) -> float:
     """B/s of the fastest of a copy, a triad and a sum of arrays larger than the caches."""
-    torch: Any = device.torch  # type: ignore[attr-defined]
+    torch = device.torch
     count = int(min(max(1.5 * device.cache, 64e6), 0.15 * device.memory)) // 4
     first, second, third = (torch.ones(count, device=device.name) for _ in range(3))
     kernels: tuple[tuple[float, Call], ...] = (
@@ -185,7 +185,7 @@ def achieved_peak(device: Device, format: str) -> float | None:
 
 def _gemm_call(device: Device, format: str, width: int) -> Call:
     """A square GEMM in `format`, its second operand transposed like weights."""
-    torch: Any = device.torch  # type: ignore[attr-defined]
+    torch = device.torch
     dtype, on = torch_dtype(format), device.name
     left, right = (
         torch.randint(-8, 8, (width, width), dtype=dtype, device=on)

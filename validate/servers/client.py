@@ -12,13 +12,12 @@ import json
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from roofline.core.errors import RooflineError, install, quote
+from roofline.core.errors import RooflineError, needs_extra, quote
 
 APIS = ("completions", "chat")
 PATHS = {"completions": "completions", "chat": "chat/completions"}
@@ -86,10 +85,8 @@ class Client:
     """
 
     def __init__(self, address: Address, api: str, key: str | None, timeout: float, proxy: str | None = None) -> None:
-        try:
+        with needs_extra("server"):
             import httpx
-        except ModuleNotFoundError:
-            raise RooflineError(f"this needs httpx: {install('server')}") from None
         headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})}
         self._httpx, self._host, self._path, self._key = httpx, address.host, PATHS[api], key
         self.api, self.timeout, self.extensions = api, timeout, True
@@ -109,9 +106,7 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
     async def models(self) -> list[str]:
