@@ -30,6 +30,7 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets, targets_or_usual
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
+from roofline.specs.hardware import SERVER_DEVICES
 from roofline.specs.model_names import quantized_repositories
 from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
@@ -175,7 +176,8 @@ def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
 
     def key(each: Candidate) -> tuple[bool, int, float]:
         parallel, profile = each.scenario.settings.parallel, each.scenario.profile
-        inside = parallel.devices <= each.scenario.hardware.node_devices
+        node = each.scenario.hardware.node_devices
+        inside = parallel.tensor < min(node, SERVER_DEVICES) or parallel.tensor * parallel.pipeline <= node
         staged = parallel.pipeline > 1 and inside and not profile.split_layers
         sustained, met, value, _ = judged(each.scenario, load, targets)
         return sustained, met, value / (1 + NODES) if staged else value

@@ -71,9 +71,10 @@ def _largest(phase: Phase) -> Limit:
     for op, expectation in zip(phase.ops, phase.expected_ops, strict=True):
         time = float(expectation.time.mid)
         shares[_part(op, time)] += float(op.count) * time / whole
-    shares[Part.HOST] = max(0.0, 1 - sum(shares.values()))
+    busy = sum(shares.values())  # more than the whole where kernels run beside each other
+    shares[Part.HOST] = max(0.0, 1 - busy)
     part = max(shares, key=lambda each: shares[each])
-    return Limit(part, min(shares[part], 1.0), part)
+    return Limit(part, shares[part] / max(busy, 1.0), part)
 
 
 LAUNCHED = 3

@@ -39,6 +39,7 @@ from roofline.serving.outcome import Outcome, Targets, targets_or_usual
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import largest_rate
+from roofline.specs.model_names import published_in
 from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS
 from roofline.techniques.unsupported import not_started, unsupported
@@ -80,6 +81,10 @@ TRIED = 4
 
 WORTH = 1.05
 """The gain from which a change is proposed."""
+
+
+PUBLISHED = 1.15
+"""How many times better a format without a checkpoint has to be than one that the model is published in."""
 
 
 class Change(Struct, frozen=True):
@@ -264,8 +269,12 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         if not self.fits or self.too_long or self.analysis.decode is None or not_started(self.scenario):
             return None
         found = [change for change in (*self._techniques(), *self._layouts()) if math.isfinite(change.gain)]
-        best = max(found, key=lambda change: (change.meets, change.gain), default=None)
+        best = max(found, key=lambda change: (change.meets, change.gain * self._ready(change.scenario)), default=None)
         return best if best is not None and (best.gain >= WORTH or best.meets > self.met) else None
+
+    def _ready(self, changed: Scenario) -> float:
+        """What the gain of a change counts for: more of a format in which the model is published."""
+        return PUBLISHED if changed.given("quant") in published_in(changed.model.name) else 1.0
 
     def _techniques(self) -> Iterator[Change]:
         """The best techniques of a static batch of the requests that run, each under the load."""
