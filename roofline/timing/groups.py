@@ -196,7 +196,10 @@ def _with_vectors(match: Match, engine: Engine, hardware: Hardware) -> Match:
     reached = engine["vector_memory"] * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0)
     reached *= LPDDR_SHARE if hardware.memory_class == "lpddr" and not hardware.bandwidth_is_achieved else 1.0
     own = vectors.constants(hardware, engine["vector_launch"], engine["vector_latency"], reached)
-    return replace(match, fit=replace(match.fit, parameters={**match.fit.parameters, **own})) if own else match
+    if not own:
+        return match
+    fit = replace(match.fit, parameters={**match.fit.parameters, **own})
+    return replace(match, fit=fit, source=f"{match.source}; up to {vectors.MOST_ROWS} rows: {engine.name}'s profile")
 
 
 def _with_launch(match: Match, engine: Engine) -> Match:
