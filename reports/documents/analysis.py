@@ -206,7 +206,7 @@ def _phase(phase: Phase, expected: bool) -> dict[str, Any]:
     if expected:
         times = {
             "expected_time_s": interval(phase.expected),
-            "host_time_s": phase.host_time,
+            "host_time_s": phase.idle,
             **picked(phase.basis, "basis", "source"),
             "share_outside_fitted_range": phase.basis.outside,
         }

@@ -250,11 +250,11 @@ class Phase:
         return locked(self._sum(lambda run, times, detail: times.hidden(detail, run.step, self.name)))[0]
 
     @cached_property
-    def host_time(self) -> Any:
+    def idle(self) -> Any:
         """Expected seconds in which no kernel runs: host time and gaps between kernels."""
 
         def waiting(run: Pass, times: Timing, detail: Any) -> Any:
-            time = times.host_time(detail, run.step, self.name, run.host)
+            time = times.idle(detail, run.step, self.name, run.host)
             return time if run.slowdown == 1 else time + (1 - 1 / run.slowdown) * resolve(self.deferred_pass(run)).mid
 
         return locked(self._sum(waiting))[0]

@@ -139,7 +139,7 @@ class Feedback(Scheduled):
 
     def _steps(self, sequence: Sequence) -> int:
         """The steps that count for the level: those of the first level, and those decoded."""
-        decoding = self.iteration - sequence.started if sequence.ends > 0 else 0
+        decoding = self.decoded(sequence) if sequence.ends > 0 else 0
         return self._entered(sequence) + max(sequence.generated - 1, 0) + decoding
 
     def level(self, sequence: Sequence) -> int:

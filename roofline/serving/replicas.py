@@ -255,7 +255,7 @@ class Llumnix(Replicas):
         at, self.next = self.next, self.next + PERIOD
         ordered = sorted(self.members, key=self.freeness)
         for source, target in zip(ordered[: len(ordered) // 2], reversed(ordered), strict=False):
-            for sequence in sorted(source.decoders, key=lambda each: each.prompt + source.iteration - each.started):
+            for sequence in sorted(source.decoders, key=lambda each: each.prompt + source.decoded(each)):
                 if self.freeness(source) >= LEAST or self.freeness(target) <= LEAST or target.waiting:
                     break
                 target.receive(source.release(sequence), max(at, source.now) + DOWNTIME)

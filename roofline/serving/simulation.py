@@ -15,7 +15,6 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from itertools import chain
 
 import numpy as np
 
@@ -50,8 +49,10 @@ class Simulation:
         self.tokens, self.accepted, self.data = replica.steps.decode_tokens, replica.steps.accepted, replica.data
         self.now, self.iteration, self.step = 0.0, 0, 0
         self.context, self.promised = 0.0, 0.0  # tokens in the KV cache, and reserved ones beyond them
-        self.ends: dict[int, list[Sequence]] = {}  # the sequences that end at an iteration
-        self.next_ends: list[int] = []  # a heap of these iterations
+        # By data-parallel rank: iterations without its tokens, sequences by the iteration of their end, and a heap of these.
+        self.behind = [0] * replica.data
+        self.ends: list[dict[int, list[Sequence]]] = [{} for _ in range(replica.data)]
+        self.next_ends: list[list[int]] = [[] for _ in range(replica.data)]
         self.order: list[Sequence] = []  # as they were admitted
         self.prefilling: list[Sequence] = []
         # By data-parallel rank: (step from which it may be admitted, request), the requests, and those that decode.
@@ -287,21 +288,27 @@ class Simulation:
             sequence.first = self.now
             self.begun.append(self.now - sequence.arrival)
         sequence.generated += 1
-        sequence.started = self.iteration
-        sequence.ends = ends = self.iteration + sequence.iterations(self.accepted, self.replica.steps.scatter)
+        rank = sequence.rank
+        sequence.started = self.iteration - self.behind[rank]
+        sequence.ends = ends = sequence.started + sequence.iterations(self.accepted, self.replica.steps.scatter)
         self.running += 1
-        self.decoding[sequence.rank] += 1
+        self.decoding[rank] += 1
         self.order.append(sequence)
-        if ends in self.ends:
-            self.ends[ends].append(sequence)
+        if ends in self.ends[rank]:
+            self.ends[rank][ends].append(sequence)
         else:
-            self.ends[ends] = [sequence]
-            heapq.heappush(self.next_ends, ends)
+            self.ends[rank][ends] = [sequence]
+            heapq.heappush(self.next_ends[rank], ends)
+
+    def decoded(self, sequence: Sequence) -> int:
+        """The iterations in which a running sequence has decoded."""
+        return self.iteration - self.behind[sequence.rank] - sequence.started
 
     def _decode_steps(self) -> None:
         """A run of steps without prompts: until a sequence ends, a request arrives, or the KV cache is full."""
         grown = self.running * self.accepted
-        number = max(self.next_ends[0] - self.iteration, 0)
+        next_ends = (ends[0] + behind for ends, behind in zip(self.next_ends, self.behind, strict=True) if ends)
+        number = max(min(next_ends) - self.iteration, 0)
         free = self.room - self.context - (self.promised if self.reserved >= 1 else 0.0)
         if self.reserved < 1 and free < grown and number:
             self._preempt()
@@ -339,14 +346,11 @@ class Simulation:
         """
         if self.data == 1 or not self.running:
             return 0
-        ranks, later = {sequence.rank for sequence, _ in pieces}, dict[int, list[Sequence]]()
+        ranks = {sequence.rank for sequence, _ in pieces}
         found = self.running - sum(self.decoding[rank] for rank in ranks)
         if found:
-            for sequence in chain.from_iterable(self.ends.values()):
-                if sequence.rank in ranks:
-                    sequence.ends, sequence.started = sequence.ends + 1, sequence.started + 1
-                later.setdefault(sequence.ends, []).append(sequence)
-            self.ends, self.next_ends = later, sorted(later)
+            for rank in ranks:
+                self.behind[rank] += 1
         return found
 
     def _advance(self, number: int, running: int) -> None:
@@ -359,24 +363,29 @@ class Simulation:
 
     def _finish(self) -> None:
         """Sequences that have all their tokens leave."""
-        while self.next_ends and self.next_ends[0] <= self.iteration:
-            for sequence in self.ends.pop(heapq.heappop(self.next_ends)):
-                sequence.ends, steps = -1, self.iteration - sequence.started
-                self._free(sequence, steps)
-                if self.reserved:
-                    over = self.reserved * (sequence.output - steps * self.accepted)
-                    self.promised = max(self.promised - max(over, 0.0), 0.0)
-                self.held[sequence.rank] -= 1
-                first = sequence.first
-                if self.stream > 1:
-                    first += (self.now - first) * min((self.stream - 1) / max(steps, 1), 1.0)
-                self._leave(sequence.index, (sequence.arrival, first, self.now, sequence.output))
-            self.blocked = False
+        for rank, next_ends in enumerate(self.next_ends):
+            while next_ends and next_ends[0] <= self.iteration - self.behind[rank]:
+                for sequence in self.ends[rank].pop(heapq.heappop(next_ends)):
+                    self._ended(sequence)
+                self.blocked = False
         if not self.running:
             self.blocked = False
             self.order.clear()
             if not self.prefilling:
                 self.context = self.promised = 0.0
+
+    def _ended(self, sequence: Sequence) -> None:
+        """A sequence has all its tokens."""
+        sequence.ends, steps = -1, self.decoded(sequence)
+        self._free(sequence, steps)
+        if self.reserved:
+            over = self.reserved * (sequence.output - steps * self.accepted)
+            self.promised = max(self.promised - max(over, 0.0), 0.0)
+        self.held[sequence.rank] -= 1
+        first = sequence.first
+        if self.stream > 1:
+            first += (self.now - first) * min((self.stream - 1) / max(steps, 1), 1.0)
+        self._leave(sequence.index, (sequence.arrival, first, self.now, sequence.output))
 
     def _free(self, sequence: Sequence, steps: int) -> None:
         """A sequence does not decode any more, and its tokens leave the KV cache."""
@@ -405,12 +414,12 @@ class Simulation:
     def _evict(self, sequence: Sequence) -> None:
         """A running sequence leaves the KV cache and waits first in the queue, its prompt with what it generated."""
         self.order.remove(sequence)
-        self.ends[sequence.ends].remove(sequence)
-        if not self.ends[sequence.ends]:
-            del self.ends[sequence.ends]
-            self.next_ends.remove(sequence.ends)
-            heapq.heapify(self.next_ends)
-        steps = self.iteration - sequence.started
+        rank, steps = sequence.rank, self.decoded(sequence)
+        self.ends[rank][sequence.ends].remove(sequence)
+        if not self.ends[rank][sequence.ends]:
+            del self.ends[rank][sequence.ends]
+            self.next_ends[rank].remove(sequence.ends)
+            heapq.heapify(self.next_ends[rank])
         self._free(sequence, steps)
         new = int(steps * self.accepted)
         sequence.generated += new

@@ -333,7 +333,7 @@ class Engine(Checked, frozen=True, dict=True):
     def __getitem__(self, name: str) -> float:
         return self.parameters[name] if name in self.parameters else DEFAULTS[name]
 
-    def host_wait(self, busy: Any, sequences: Any) -> Any:
+    def scheduling(self, busy: Any, sequences: Any) -> Any:
         """Seconds that a pass waits for host work on its sequences while the device is `busy` for that many seconds."""
         work = self["sequence"] * self.handled * sequences
         return np.maximum(work - busy, 0.0) if self.overlap else work

@@ -275,10 +275,10 @@ class Timing:
     def _between(self, busy: Array, batch: Array, host: HostWork) -> Any:
         """CPU seconds between a pass and the one before."""
         if host == "step":
-            return self._step + self.engine.host_wait(busy, batch)
+            return self._step + self.engine.scheduling(busy, batch)
         return self.engine["draft_step"] if host == "draft" else 0.0
 
-    def host_time(self, detail: Detail, step: Step, phase: str, host: HostWork = "step") -> Array:
+    def idle(self, detail: Detail, step: Step, phase: str, host: HostWork = "step") -> Array:
         """Seconds of a pass in which no kernel runs, for the points of the grid, flattened.
 
         The device waits for the CPU: for its work between passes, for kernel launches, in gaps between kernels.

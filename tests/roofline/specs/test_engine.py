@@ -75,7 +75,7 @@ def test_profile_from_a_file(tmp_path: Path) -> None:
     answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine=str(path)))
     assert answer.decode is not None
     assert answer.decode.expected.mid > 1
-    assert answer.decode.host_time == pytest.approx(1)
+    assert answer.decode.idle == pytest.approx(1)
 
 
 def _decode(tmp_path: Path, profile: str, batch: int, generate: int = 33) -> Phase:
@@ -97,7 +97,7 @@ def test_overlap_scheduling_hides_host_time_behind_the_device(tmp_path: Path) ->
         ahead = _decode(tmp_path, f"overlap: true\n{parameters}", 64)
         waiting = _decode(tmp_path, parameters, 64)
         assert ahead.expected.mid == pytest.approx(max(device, 64 * sequence) + 1e-3, rel=0.02)
-        assert ahead.host_time == pytest.approx(ahead.expected.mid - device, rel=0.02, abs=1e-6)
+        assert ahead.idle == pytest.approx(ahead.expected.mid - device, rel=0.02, abs=1e-6)
         assert waiting.expected.mid == pytest.approx(device + 64 * sequence + 1e-3, rel=1e-6)
         assert kernels.expected.mid * (1 - 1e-9) <= ahead.expected.mid < waiting.expected.mid
 
@@ -221,11 +221,11 @@ def test_vllm_v0_is_host_bound() -> None:
     )
     assert old is not None
     assert new is not None
-    assert old.host_time > old.expected.mid / 2
-    assert new.host_time < new.expected.mid / 2
+    assert old.idle > old.expected.mid / 2
+    assert new.idle < new.expected.mid / 2
     between = analyze(Scenario(model, hardware, batch=256, generate=33, engine="vllm@0.11")).decode
     assert between is not None
-    assert between.host_time == pytest.approx(1e-3 + 256 * 18e-6)
+    assert between.idle == pytest.approx(1e-3 + 256 * 18e-6)
     assert new.expected.mid < between.expected.mid < old.expected.mid
 
 

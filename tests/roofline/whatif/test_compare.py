@@ -73,16 +73,14 @@ def test_remainder_of_an_expected_pass_is_host_time_and_gaps() -> None:
         assert analysis.decode is not None
         gap = analysis.scenario.profile["gap"]
         assert gap == 0
-        host = analysis.decode.host_time / analysis.kept_per_iteration
+        host = analysis.decode.idle / analysis.kept_per_iteration
         assert decode_breakdown(analysis, "expected").parts[HOST] == pytest.approx(host, rel=1e-9)
     for name in ("eager", "blocks of integers"):
         answer = SCENARIOS[name]
-        assert prefill_breakdown(answer, "expected").parts[HOST] == pytest.approx(answer.prefill.host_time, rel=1e-6)
+        assert prefill_breakdown(answer, "expected").parts[HOST] == pytest.approx(answer.prefill.idle, rel=1e-6)
         for phase in filter(None, (answer.prefill, answer.decode)):
             kernels = sum(op.count * found.time.mid for op, found in zip(phase.ops, phase.expected_ops, strict=True))
-            assert phase.expected.mid == pytest.approx(
-                kernels - phase.hidden * phase.engine["prefill"] + phase.host_time
-            )
+            assert phase.expected.mid == pytest.approx(kernels - phase.hidden * phase.engine["prefill"] + phase.idle)
 
 
 def test_operators_are_matched_by_name() -> None:
