@@ -160,7 +160,7 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     hosted = {place: is_ungraphed(part) for place, part in rows.items()}
     graphed = [place for place in rows if not hosted[place]]
     fitted = partial(_fitted, op, format, rows, hardware, seed, table=table)
-    root = _general(fitted(graphed or list(rows), default_start(op, format, GRAPHED), hosted=not graphed))
+    root = _general(fitted(graphed or list(rows), default_start(op, format, GRAPHED), not graphed, together=True))
     nodes = [Node("pooled", NONE, root)]
     leaves: dict[Place, Fit] = {}
     less = {place: are_differences(part, hardware[place[0]]) for place, part in rows.items()}
@@ -174,7 +174,7 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
         top = root
         if name != "pooled" or engine:
             host = hosted[own[0]]
-            top = _general(fitted(newest(own), Start(_begun(root), WIDTH, informed=True), hosted=host))
+            top = _general(fitted(newest(own), Start(_begun(root), WIDTH, informed=True), host, together=True))
             nodes.append(Node(name, Origin(engine, ""), top))
         for places in _by_family(own, hardware):
             parent = top
@@ -224,14 +224,15 @@ def _fitted(
     hosted: bool,
     leaf: bool = False,
     free: bool | None = None,
+    together: bool = False,
     table: Table = MappingProxyType({}),
 ) -> Fit:
-    """The fit of some of the rows of some places.
+    """The fit of some of the rows of some places, `together` those of all families.
 
     The residuals of a single place (`leaf`) are those of all its rows in `table`, or cross-validated where a fit saw
     most of them.
     """
-    harness = HOSTED if hosted else GRAPHED
+    harness, every_harness = Collector(hosted, together), Collector(hosted=True, together=together)
     if hosted:
         start = Start(_with_host(op, format, start.parameters), start.width, start.informed)
     if leaf:
@@ -250,7 +251,7 @@ def _fitted(
     share = max(24, POOLED_ROWS // len(places))
     parts = [(sample(rows[place], share, seed), hardware[place[0]]) for place in places]
     found = _evident(fit_rows(op, format, parts, start, seed, free, harness, folds=False, least=LEAST_ROWS))
-    errors = np.concatenate([-log_errors(part, device, constants_of(found), HOSTED) for part, device in parts])
+    errors = np.concatenate([-log_errors(part, device, constants_of(found), every_harness) for part, device in parts])
     regimes = np.concatenate([kernel_regimes(op, part.columns) for part, _ in parts])
     versions = {origin.version for _, origin in places}
     return replace(
@@ -375,11 +376,11 @@ def _of_others(begun: Mapping[str, float], name: str, nodes: Sequence[Node]) -> 
 def _of_device(begun: Mapping[str, float], place: Place, nodes: Sequence[Node]) -> Mapping[str, float]:
     """The start of a fit to rows whose activations PyTorch quantizes, which a served model does in one kernel.
 
-    The bandwidth of that kernel is the device's: on L40S, whose L2 holds most activations, twice that of other GPUs.
+    The bandwidth of that kernel is the device's.
     """
     others = (node for node in nodes if node.place == place[0] and node.origin.engine != place[1].engine)
-    known = [node.fit.parameters["quantize_efficiency"] for node in others]
-    return {**begun, "quantize_efficiency": float(np.median(known))} if known else begun
+    known = [node.fit.parameters["quantize_bandwidth"] for node in others]
+    return {**begun, "quantize_bandwidth": float(np.median(known))} if known else begun
 
 
 def _of_other_layers(
@@ -461,7 +462,7 @@ def fit_elsewhere(
     rows = {place: sample(table[place], LEAF_ROWS, seed) for place in places}
     hosted = is_ungraphed(rows[places[0]])
     wide = Start(_begun(start), PRIOR_WIDTH["none"], informed=True)
-    return _general(_fitted(*key, rows, hardware, seed, places, wide, hosted=hosted, free=False))
+    return _general(_fitted(*key, rows, hardware, seed, places, wide, hosted, free=False, together=True))
 
 
 def outside(op: str, device: str) -> Callable[[Place], bool]:

@@ -30,6 +30,7 @@ from lab.fit.hierarchy import load as load_tables
 from lab.fit.shared import fit_shared, widen
 from lab.fit.variance import components, crossings
 from lab.fit.variance import render as render_levels
+from lab.observation.collector import Collector
 from lab.score.accuracy import COLLECTOR, Data, load
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
@@ -100,7 +101,8 @@ def _members(measured: Iterable[str]) -> dict[str, list[str]]:
 def shared(data: Data, source: Source) -> Iterator[Calibration]:
     """The pooled calibration, and those of families with it as prior."""
     members: list[Member] = [(load_hardware(name), list(parts.values())) for name, parts in data.items()]
-    pooled = fit_shared("pooled", members, source=_with_software(source, members), harness=COLLECTOR)
+    own_source = _with_software(source, members)
+    pooled = fit_shared("pooled", members, source=own_source, harness=Collector(together=True))
     yield pooled
     for name, own in _families(members).items():
         found = fit_shared(name, own, pooled, source=_with_software(source, own), harness=COLLECTOR)

@@ -4,6 +4,8 @@ What a step to a new version, device or engine costs is what such steps have cos
 predicted from constants that existed before it (forward in time), with those of the newest older version of its engine,
 of the same version on a device of the family that is no younger, of another engine on the device, of the engine on
 devices of other families that are no younger, of other tables of a kernel that engines share, and of a related format.
+A version whose device no older one was measured on is predicted from the newest older version on a device of the
+family, a step of releases that has the component of the family besides.
 The standard deviation that makes the interval of these constants hold 80% of the rows, each version on a device
 counting the same, is s. There are few such steps n (releases of an engine, pairs of devices), so that a kind of kernel
 is pooled with all kinds, and a format with its kind, and the interval is that of Student's t (Gelman et al., "Bayesian
@@ -44,12 +46,12 @@ from lab.fit.shared import drawn
 from lab.observation.collector import NO_HOST
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.version import Version
-from roofline.timing.calibration import RELATIVES, SHARED, Calibration, Fit, for_other_engine
+from roofline.timing.calibration import RELATIVES, SHARED, Calibration, Fit, for_other_engine, launched
 from roofline.timing.chains import families
 from roofline.timing.intervals.kernels import TO_P90
 from roofline.timing.intervals.levels import LEVELS, Level, parse_levels
-from roofline.timing.kernels import Array
-from roofline.validate.tables.rows import Measurements
+from roofline.timing.kernels import Array, launch_factor
+from roofline.validate.tables.rows import Measurements, Origin
 
 SAMPLE = 250
 """Rows of a version on a device that are predicted."""
@@ -78,7 +80,8 @@ WIDER_STEPS = 3
 class Crossing(NamedTuple):
     """The errors of constants that crossed a level, in logarithms, and the ends of their interval.
 
-    `step` names what was crossed: of a new release all devices, and all formats, err together.
+    `step` names what was crossed: of a new release all devices, and all formats, err together. `sibling` says that
+    the constants crossed the family as well.
     """
 
     key: Key
@@ -88,12 +91,17 @@ class Crossing(NamedTuple):
     errors: Array
     below: Array
     above: Array
+    sibling: bool = False
+
+    def wider(self, spread: float) -> Crossing:
+        """The crossing with an interval that has a further standard deviation."""
+        extra = TO_P90 * spread
+        return self._replace(below=np.hypot(self.below, extra), above=np.hypot(self.above, extra))
 
     def covered(self, spread: float) -> float:
         """The fraction of rows inside the interval with this standard deviation added."""
-        extra = TO_P90 * spread
-        inside = (self.errors >= -np.hypot(self.below, extra)) & (self.errors <= np.hypot(self.above, extra))
-        return float(np.mean(inside))
+        ends = self.wider(spread)
+        return float(np.mean((self.errors >= -ends.below) & (self.errors <= ends.above)))
 
 
 def crossings(
@@ -113,9 +121,10 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
     crossed = []
     for place, fitted in own.items():
         rows, device = drawn(table[place], SAMPLE, seed), load_hardware(place[0])
-        for level, step, fit in _across(key, place, own, leaves):
+        for level, step, fit, sibling in _across(key, place, own, leaves):
             known = for_other_engine(fit) if level == "engine" else fit
-            crossed.append(_crossing(key, place, level, step, with_host_of(known, fitted, level), rows))
+            one = _crossing(key, place, level, step, with_host_of(known, fitted, level), rows)
+            crossed.append(one._replace(sibling=sibling))
         if key in SHARED:
             crossed += _of_tables(key, place, table[place], found[key])
         engine, family = place[1].engine, families(device)[0]
@@ -124,7 +133,8 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
             before = [other for other in table if far(other) and _is_older(other, device)]
             elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, before.__contains__)
         if (pooled := elsewhere[engine, family]) is not None:
-            crossed.append(_crossing(key, place, "pooled", (engine, family), with_host_of(pooled, fitted), rows))
+            known = launched(with_host_of(pooled, fitted), launch_factor(device))
+            crossed.append(_crossing(key, place, "pooled", (engine, family), known, rows))
     return crossed
 
 
@@ -144,16 +154,21 @@ def _of_tables(key: Key, place: Place, rows: Measurements, nodes: Sequence[Node]
 
 def _across(
     key: Key, place: Place, own: Mapping[Place, Fit], leaves: Mapping[Key, Mapping[Place, Fit]]
-) -> Iterator[tuple[Level, tuple[str, ...], Fit]]:
-    """The constants one level away from a place, that existed before it, with the level and the step."""
+) -> Iterator[tuple[Level, tuple[str, ...], Fit, bool]]:
+    """The constants one level away from a place, that existed before it, with the level and the step.
+
+    Those of an older version are of another device of the family (the last value) where its own device has none.
+    """
     (op, format), (name, (engine, version)) = key, place
     device = load_hardware(name)
-    versions = {other.version: fit for (at, other), fit in own.items() if (at, other.engine) == (name, engine)}
-    older = [one for one in versions if one and version and Version(one) < Version(version)]
-    if older:
-        last = max(older, key=Version)
-        level: Level = "release" if Version(last).is_far(Version(version)) else "version"
-        yield level, (engine, last, version), versions[last]
+    near = [at for at in own if families(load_hardware(at[0]))[0] == families(device)[0] and _is_older(at, device)]
+    for names in ([name], [at for at, _ in near]):
+        older = [at for at in near if at[0] in names and _is_before(at[1], place[1])]
+        if older:
+            last = max(older, key=lambda at: Version(at[1].version))
+            level: Level = "release" if Version(last[1].version).is_far(Version(version)) else "version"
+            yield level, (engine, last[1].version, version), own[last], last[0] != name
+            break
     others: dict[str, Place] = {}
     for at, origin in own:
         if at == name and origin.engine != engine:
@@ -162,11 +177,17 @@ def _across(
                 others[origin.engine] = at, origin
         sibling = at != name and origin == place[1] and families(load_hardware(at))[0] == families(device)[0]
         if sibling and _is_older((at, origin), device):
-            yield "family", (at, name), own[at, origin]
-    yield from (("engine", (other, engine), own[at]) for other, at in others.items())
+            yield "family", (at, name), own[at, origin], False
+    yield from (("engine", (other, engine), own[at], False) for other, at in others.items())
     for other in (RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ()))[:1]:
-        if (near := leaves.get((op, other), {}).get(place)) is not None:
-            yield "format", (other, format, engine), near
+        if (related := leaves.get((op, other), {}).get(place)) is not None:
+            yield "format", (other, format, engine), related, False
+
+
+def _is_before(one: Origin, other: Origin) -> bool:
+    """Whether an engine's version came before another one of it."""
+    known = one.engine == other.engine and one.version and other.version
+    return bool(known) and Version(one.version) < Version(other.version)
 
 
 def _crossing(key: Key, place: Place, level: Level, step: tuple[str, ...], fit: Fit, rows: Measurements) -> Crossing:
@@ -192,6 +213,18 @@ def components(found: Sequence[Crossing], known: Mapping[Level, float] | None = 
 
     Where those over all kinds are `known`, `found` is of some kinds only, and Student's t is in what is known.
     """
+    first = _components([one for one in found if not one.sibling], known)
+
+    def family(one: Crossing) -> float:
+        op, format = one.key
+        own = first.get(f"{op} {format}") or first.get(op, first["other"])
+        return own["family"]
+
+    return _components([one.wider(family(one)) if one.sibling else one for one in found], known)
+
+
+def _components(found: Sequence[Crossing], known: Mapping[Level, float] | None) -> dict[str, dict[Level, float]]:
+    """The components of crossings of one level each."""
     before = {"family": Deviation(TWINS, WIDER_STEPS)}
     every = {
         level: deviation(found, level, before.get(level)) if known is None else Deviation(known[level], WIDER_STEPS)

@@ -29,14 +29,14 @@ from lab.observation.routing import OPTIONS, dealt
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Calibration, Match
-from roofline.timing.kernels import Array, Parameters
+from roofline.timing.kernels import Array, Parameters, launch_factor
 from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.mla import has_own_kernels
 from roofline.timing.kernels.model import Term, Terms, smooth_maximum
 from roofline.timing.kernels.moe import Loads, uniform
-from roofline.validate.observation import Harness, Mask, Observation, allowed, replayed
+from roofline.validate.observation import Harness, Mask, Observation, Timed, allowed, replayed
 from roofline.validate.tables.rows import CACHES, Measurements
 
 LAUNCH = 5e-6
@@ -127,10 +127,18 @@ class Collected(Observation, frozen=True, kw_only=True):
 
 
 class Collector(Harness):
-    """The harness of public tables; with `hosted` its constants include the host time of tables without graphs."""
+    """The harness of public tables; with `hosted` its constants include the host time of tables without graphs.
 
-    def __init__(self, hosted: bool = False) -> None:
-        self.hosted = hosted
+    With `together` constants are those of devices of several families, whose launches are at the reference clock.
+    """
+
+    def __init__(self, hosted: bool = False, together: bool = False) -> None:
+        self.hosted, self.together = hosted, together
+
+    def observe(self, rows: Any, hardware: Hardware, constants: Parameters) -> Timed:
+        if self.together and "launch" in constants:
+            constants = {**constants, "launch": launch_factor(hardware) * constants["launch"]}
+        return super().observe(rows, hardware, constants)
 
     def parameters(self, op: str, format: str) -> tuple[Parameter, ...]:
         """The constants of the collector for one kind of kernel, beside those of the kernel."""

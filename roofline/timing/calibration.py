@@ -246,7 +246,8 @@ class Calibration(Struct, frozen=True, eq=False):
     """The constants measured in one place, and the places to look at next (`parents`, nearest first).
 
     `version` is the one asked for, `crossed` are the levels between this place and what is asked for, `unit_peaks` the
-    FLOP in a clock cycle of a multiprocessor there and here, by arithmetic, where they differ (`on_units`).
+    FLOP in a clock cycle of a multiprocessor there and here, by arithmetic, where they differ (`on_units`), `launch` is
+    the launch of a kernel here over that there.
     """
 
     name: str
@@ -258,6 +259,7 @@ class Calibration(Struct, frozen=True, eq=False):
     version: str = ""
     crossed: tuple[Level, ...] = ()
     unit_peaks: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
+    launch: float = 1.0
 
     @property
     def chain(self) -> Iterator[Calibration]:
@@ -366,7 +368,7 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
         fit = for_other_engine(fit)
     if link.version and fit.version and Version(link.version).is_far(Version(fit.version)):
         crossed = tuple("release" if level == "version" else level for level in crossed)
-    fit = on_units(fit, format, link.unit_peaks)
+    fit = launched(on_units(fit, format, link.unit_peaks), link.launch)
     spread = crossing_spread(op, format, crossed)
     return Match(fit, link.basis, link.name, fit.source or str(link.source), 1.0, link.engine, link.crossed, spread)
 
@@ -377,6 +379,13 @@ def for_other_engine(fit: Fit) -> Fit:
     if own.isdisjoint(fit.parameters):
         return fit
     return replace(fit, parameters={key: value for key, value in fit.parameters.items() if key not in own})
+
+
+def launched(fit: Fit, factor: float) -> Fit:
+    """The fit with another launch, where its kernel has one."""
+    if factor == 1.0 or "launch" not in fit.parameters:
+        return fit
+    return replace(fit, parameters={**fit.parameters, "launch": factor * fit.parameters["launch"]})
 
 
 def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, tuple[float, float]]) -> Fit:

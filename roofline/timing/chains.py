@@ -22,6 +22,7 @@ from roofline.specs.library import File, bundled_folder, extensions, files_below
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits
 from roofline.timing.calibration_files import Document, of_version, parse_document
 from roofline.timing.intervals.levels import Level
+from roofline.timing.kernels import launch_factor
 from roofline.timing.kernels.common import unit_clocks
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
@@ -207,7 +208,10 @@ def chained(links: list[Calibration], name: str) -> Calibration:
 def calibration_links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: Shelf) -> Iterator[Calibration]:
     """The places on a shelf with constants for an engine's kernels on `hardware`, nearest first."""
     for link in _links(hardware, engine or ENGINES[0], version, kind, shelf):
-        yield replace(link, unit_peaks=_unit_peaks(link.name, hardware, shelf)) if "family" in link.crossed else link
+        if "family" in link.crossed:
+            yield replace(link, unit_peaks=_unit_peaks(link.name, hardware, shelf))
+        else:
+            yield replace(link, launch=launch_factor(hardware)) if link.name == "pooled" else link
 
 
 def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: Shelf) -> Iterator[Calibration]:

@@ -22,6 +22,7 @@ from lab.score.held_out import (
     splits,
 )
 from roofline.specs.hardware import load_hardware
+from roofline.timing.intervals.levels import Level
 from roofline.timing.kernels import kernel
 from roofline.validate.tables.rows import NONE, Measurements, Origin, origin
 from tests.validate.synthetic import times
@@ -149,6 +150,26 @@ def test_the_component_of_a_level_makes_80_percent_of_the_rows_fall_inside() -> 
     assert "gemm: {table: " in render(estimated, "a command", Path("absent.yaml"))
 
 
+def test_a_version_on_another_device_of_the_family_has_the_component_of_the_family_besides() -> None:
+    """Releases differ by 15%, devices by 25%: what was predicted across both says nothing else of releases."""
+    generator = np.random.default_rng(4)
+    tight = np.full(200, 1.2816 * 0.05)
+
+    def crossed(level: Level, spreads: tuple[float, ...], sibling: bool) -> list[Crossing]:
+        bias = sum(generator.normal(0, spread, (300, 1)) for spread in spreads)
+        errors = generator.normal(0, 0.05, (300, 200)) + bias
+        place = ("x", NONE)
+        return [
+            Crossing(("gemm", "fp8"), place, level, (str(index),), one, tight, tight, sibling)
+            for index, one in enumerate(errors)
+        ]
+
+    family = crossed("family", (0.25,), False)
+    both = components([*family, *crossed("version", (0.15, 0.25), True)])["gemm"]
+    assert both["family"] == pytest.approx(0.25, rel=0.1)
+    assert both["version"] == pytest.approx(0.15, rel=0.15)
+
+
 def test_formats_with_few_predictions_are_pooled_with_their_kind() -> None:
     """One format errs by 20%, another by 40%, a third by 10%, but was predicted too rarely to tell."""
     generator = np.random.default_rng(2)
@@ -258,17 +279,17 @@ def test_the_bandwidth_of_a_quantizing_kernel_is_known_of_the_device_where_pytor
 
     def table(software: str, eager: float, quantizing: float) -> Measurements:
         frame = rows("l40s", software, 0.8).assign(eager=eager)
-        truth = {**TRUTH, "quantize_efficiency": quantizing, "quantize_row": 1e-11}
+        truth = {**TRUTH, "quantize_bandwidth": quantizing, "quantize_row": 1e-11}
         seconds = times(Measurements("gemm", frame, "rows"), load_hardware("l40s"), truth, COLLECTOR)
         return Measurements("gemm", frame.assign(latency_us=seconds * 1e6), "rows")
 
     tables = {
-        ("l40s", Origin("sglang", "0.5.9")): table("SGLang 0.5.9", 0.0, 0.95),
-        ("l40s", Origin("vllm", "0.14.0")): table("vLLM 0.14.0", 1.0, 0.2),
+        ("l40s", Origin("sglang", "0.5.9")): table("SGLang 0.5.9", 0.0, 0.6e12),
+        ("l40s", Origin("vllm", "0.14.0")): table("vLLM 0.14.0", 1.0, 0.2e12),
     }
     nodes = fit_table(("gemm", "fp8"), tables)
-    own = {node.origin: node.fit.parameters["quantize_efficiency"] for node in nodes if node.place == "l40s"}
-    assert own[Origin("sglang", "0.5.9")] == pytest.approx(0.95, rel=0.15)
+    own = {node.origin: node.fit.parameters["quantize_bandwidth"] for node in nodes if node.place == "l40s"}
+    assert own[Origin("sglang", "0.5.9")] == pytest.approx(0.6e12, rel=0.15)
     assert own[Origin("vllm", "0.14.0")] == pytest.approx(own[Origin("sglang", "0.5.9")], rel=0.05)
 
 

@@ -10,15 +10,16 @@ A kernel divides C into tiles of b_m x b_n, and may split k into s parts (split-
     memory         T_M = (passes B + A + C) / (e_B bandwidth)               passes = min(ceil(m / v), 1 + packing)
     throttling     T_S (1 + d T_S / (T_S + 500 us))                                  long GEMMs lower the clock
     kernel         x  = (T_S^p + T_M^p)^(1/p)              16-bit formats: p sqrt(1 + max(T_S, T_M) / overlap) for p
-    time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantizing kernel
+    time           t = launch + x  [+ row m + (2 + bytes) m k / min(Q, bandwidth)]  the activation-quantizing kernel
 
-k' is k / s rounded up to 64. Matrix units multiply whole tiles of b_m rows, but for a smaller m only as many rows as
-take no longer than streaming the weights; hardware without matrix units multiplies m rows. CPU libraries multiply a few
-rows as GEMVs, v rows for each pass over the weights, and more rows in blocks, for which they first pack the weights
-(Goto and van de Geijn, 2008): that reads, writes and reads them again. On accelerators there is one pass. The tile
-model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Stream-K (Osama et al., 2023); constants are
-fitted (`roofline.validate.fit.calibrate`). A convolution is an implicit GEMM, whose windows of A overlap: the memory
-term counts each element of its input once.
+k' is k / s rounded up to 64. Q is `quantize_bandwidth`, some 2 TB/s on H100 to B200 alike in most libraries, as the L2
+holds most activations, and the memory's on L40S and RTX PRO 6000. Matrix units multiply whole tiles of b_m rows, but
+for a smaller m only as many rows as take no longer than streaming the weights; hardware without matrix units multiplies
+m rows. CPU libraries multiply a few rows as GEMVs, v rows for each pass over the weights, and more rows in blocks, for
+which they first pack the weights (Goto and van de Geijn, 2008): that reads, writes and reads them again. On
+accelerators there is one pass. The tile model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of
+Stream-K (Osama et al., 2023); constants are fitted (`roofline.validate.fit.calibrate`). A convolution is an implicit
+GEMM, whose windows of A overlap: the memory term counts each element of its input once.
 
 A weight-only kernel (`roofline.specs.weight_only`) reads packed weights and converts each tile of them, in c seconds a
 weight for all units, before the matrix units multiply it, at up to i FMAs a clock and unit where its instructions limit
@@ -157,7 +158,7 @@ _COMMON = (
 _QUANTIZING = (
     Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),
     Parameter("quantize_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantizing kernel: time a row of activations"),
-    Parameter("quantize_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantizing kernel: fraction of bandwidth"),
+    Parameter("quantize_bandwidth", Unit.BANDWIDTH, 0.1e12, 10e12, 2e12, "quantizing kernel, whatever the memory"),
 )
 _PLAIN = (
     OVERLAP,
@@ -257,8 +258,8 @@ _HOW = {
 def _quantizing(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Term:
     """The kernel that quantizes 16-bit activations, in seconds of a row and of the traffic."""
     moved = (2.0 + gemm.form.input_bytes) * gemm.m * gemm.k
-    over_memory = moved / (parameters["quantize_efficiency"] * hardware.memory_bandwidth)
-    formula = "quantize_row m + (2 + bytes) m k / (quantize_efficiency bandwidth)"
+    over_memory = moved / min(parameters["quantize_bandwidth"], hardware.memory_bandwidth)
+    formula = "quantize_row m + (2 + bytes) m k / min(quantize_bandwidth, bandwidth)"
     return Term("quantizing", formula, parameters.get("quantize_row", 0.0) * gemm.m + over_memory)
 
 

@@ -167,6 +167,22 @@ def test_versions_several_releases_apart_are_a_level_of_their_own() -> None:
     assert far.spread == crossing_spread("gemm", "fp8", ("release",))
 
 
+@pytest.mark.parametrize(("hardware", "factor"), [("l40s", 1.8 / 2.52), ("a100-sxm-80gb", 1.8 / 1.41), ("mi300x", 1.0)])
+def test_a_launch_takes_as_many_clocks_on_every_family(hardware: str, factor: float) -> None:
+    """Constants of all devices alone: a sibling's launch is as long, whatever its clock, and other vendors' differ."""
+    pooled, launch = (
+        found(Shelf({"sglang/pooled": versions(v0_5_10=0.6)}), hardware=hardware),
+        fit().parameters["launch"],
+    )
+    match = pooled.find("gemm", "fp8")
+    assert match is not None
+    assert match.fit.parameters["launch"] == pytest.approx(launch * factor, rel=0.01)
+    near = Shelf({f"sglang/{hardware}": versions(v0_5_10=0.6)})
+    match = found(near, hardware=hardware).find("gemm", "fp8")
+    assert match is not None
+    assert match.fit.parameters["launch"] == launch
+
+
 def test_constants_of_a_multiprocessor_are_in_clocks() -> None:
     constants = {"tile_prologue": 2e-6, "tile_bandwidth": 1e11, "launch": 5e-6}
     fast = replace(H100, clock=2 * REFERENCE_CLOCK)
