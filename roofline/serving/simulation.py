@@ -49,7 +49,7 @@ class Simulation:
         self.tokens, self.accepted, self.data = replica.steps.decode_tokens, replica.steps.accepted, replica.data
         self.now, self.iteration, self.step = 0.0, 0, 0
         self.context, self.promised = 0.0, 0.0  # tokens in the KV cache, and reserved ones beyond them
-        # By data-parallel rank: iterations without its tokens, sequences by the iteration of their end, and a heap of these.
+        # By data-parallel rank: iterations without its tokens, sequences by the iteration that ends them, and a heap.
         self.behind = [0] * replica.data
         self.ends: list[dict[int, list[Sequence]]] = [{} for _ in range(replica.data)]
         self.next_ends: list[list[int]] = [[] for _ in range(replica.data)]
