@@ -198,7 +198,8 @@ def outcome_at(
     branches = theory.at(sessions)
     ranks = deployed.replica.data if deployed.routing == SESSION else 1
     crowd = 1 + math.sqrt(2 * math.log(ranks) * ranks / sessions)  # of the rank with the most sessions, over the mean
-    margin = math.hypot(NEAR, SPREAD * theory.varied / math.sqrt(sessions * copies))
+    drawn = max(sessions * copies - deployed.workload.traces, 0)  # contexts of the first traces are known
+    margin = math.hypot(NEAR, SPREAD * theory.varied * math.sqrt(drawn) / (sessions * copies))
     near = (theory.warm(part * sessions) for part in (max(1 - margin, 0.5), (1 + margin) * crowd))
     states = (branches.warm, branches.cold, *near)
     return _outcome(deployed, value, ran, targets, states, branches.thrashes)

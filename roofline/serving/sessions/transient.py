@@ -42,9 +42,12 @@ class Transient:
         self.varied = float(own.std() / own.mean())
         self._theory = partial(Theory, deployed)
         self.sizes = self._theory(self.turns).sizes
+        self._moment = self._theory(turns_of(work, 0, TURNS)) if work.rehearsal else None
 
     def at(self, sessions: float) -> Branches:
         """The state of so many sessions on average over the benchmark: one, as it begins with an empty cache."""
+        if self._moment is not None and sessions * self.copies > self.traces:
+            return self._moment.at(sessions)
         state = self.warm(sessions)
         return Branches(state, state)
 
@@ -64,6 +67,8 @@ class Transient:
 
     def warm(self, sessions: float) -> State:
         """The state of so many sessions on average over the benchmark."""
+        if self._moment is not None and sessions * self.copies > self.traces:
+            return self._moment.warm(sessions)
         done, pace, load = 0.0, float(LEAST), None
         stages, weights, lanes = list[State](), list[float](), self._lanes(sessions * self.copies)
         for _ in range(STAGES):
@@ -85,7 +90,11 @@ class Transient:
 
 
 def theory_of(deployed: Deployed, count: int = TURNS) -> Theory | Transient:
-    """The theory of a number of sessions of a deployment's workload, with a sample of so many turns."""
-    if deployed.workload.duration is not None and deployed.workload.rehearsal is None:
+    """The theory of a number of sessions of a deployment's workload, with a sample of so many turns.
+
+    After a rehearsal contexts are those of a random moment, where there are more sessions than traces that are known.
+    """
+    work = deployed.workload
+    if work.duration is not None and (work.rehearsal is None or work.traces):
         return Transient(deployed, min(count, SAMPLE))
-    return Theory(deployed, turns_of(deployed.workload, 0, count))
+    return Theory(deployed, turns_of(work, 0, count))

@@ -264,6 +264,18 @@ def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
 
 
+def test_theory_of_a_benchmark_with_a_rehearsal_has_its_first_traces() -> None:
+    """As long prompts as they have overflow the pool or not; without them it is of sessions without end."""
+    shape = {"turns": parse_lengths(400), "duration": 300.0, "begun": (0.25, 0.75), "kept": False, "rehearsal": 20.0}
+    store = store_of(replica(), pool=200_000)
+    short, long = (
+        theory_of(deployed(workload(**shape, replayed=(Replayed(10, prompt=prompt),)), store)).warm(10)
+        for prompt in (8_000, 60_000)
+    )
+    assert sum(short.hits) > 0.8 > 0.3 > sum(long.hits)
+    assert isinstance(theory_of(deployed(workload(**shape), store)), Theory)
+
+
 @pytest.mark.parametrize("agents", [1, 3])
 def test_a_turn_waits_for_all_sub_agents_beside_each_other(agents: int) -> None:
     """As many turns of sub-agents as groups, agents and their turns say, of which so many run at once."""
