@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from functools import cache
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -64,7 +64,7 @@ class Member(Simulation):
         """The time of the next event."""
         busy = self.running or self.prefilling or self.waiting
         own = self.now if busy else self.coming[0][0] if self.coming else math.inf
-        return max(own, *(each.now for each in self.beside), self.now)
+        return max(own, self.now) if len(self.beside) == 1 else max(own, *(each.now for each in self.beside))
 
     @property
     def due(self) -> float:
@@ -176,8 +176,9 @@ class Replicas:
         count, arrivals = self.drawn.arrival.size, np.array(self.drawn.arrival)
         coupled = self.linked or self.load.concurrency is not None
         while len(self.done) < count:
-            member = min(self.members, key=attrgetter("due", "now"), default=None)  # models of a device take turns
-            due, coming = math.inf if member is None else member.due, self.arriving[0] if self.arriving else math.inf
+            dues = [(each.due, each.now) for each in self.members]
+            first = min(dues, default=(math.inf, math.inf))  # models of a device take turns
+            due, coming = first[0], self.arriving[0] if self.arriving else math.inf
             if self.next <= min(due, coming):
                 self.happen()
                 continue
@@ -186,14 +187,14 @@ class Replicas:
                 self.enter(self.sent, arrivals[self.sent])
                 self.sent += 1
                 continue
-            assert member is not None
+            member = self.members[dues.index(first)]
             if member.left:
                 self.leave(member)
                 continue
-            others = [each.due for each in self.members if each not in member.beside] if coupled else []
-            member.turn(min([self.next, coming, *others]))
-        first, last = np.array([self.done[index] for index in range(count)]).T
-        return self.served(Served(arrivals, first, last, self.drawn.output.astype(float), *(0,) * 8))
+            others = zip(dues, self.members, strict=True) if coupled else ()
+            member.turn(min([self.next, coming, *(at for (at, _), each in others if each not in member.beside)]))
+        begun, last = np.array([self.done[index] for index in range(count)]).T
+        return self.served(Served(arrivals, begun, last, self.drawn.output.astype(float), *(0,) * 8))
 
     def served(self, found: Served) -> Served:
         """A run with what its replicas counted."""

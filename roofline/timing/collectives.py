@@ -38,8 +38,8 @@ from roofline.timing.kernels import Row
 LATE = 20e-6
 """Seconds of a collective over nodes in a step beyond a benchmark's.
 
-15 and 19 us of DeepSeek-R1's 122 all-reduces among 16 H100 in two nodes, with one request a worker (InferenceX,
-TensorRT-LLM 1.2: 13.9 and 14.6 ms a token); with SGLang 0.5.8, which did not choose it, 28 us.
+Of DeepSeek-R1's 122 all-reduces among 16 H100 in two nodes, with one request a worker (InferenceX), 5 to 11 us with
+TensorRT-LLM 1.2 (13.9 and 14.6 ms a token), 28 us with SGLang 0.5.8.
 """
 
 EXCHANGED = 100e-6

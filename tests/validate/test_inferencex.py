@@ -158,6 +158,19 @@ def test_the_version_is_of_the_image_or_of_the_date(cells: dict[str, str], profi
     assert case(ONE, **cells).scenario.profile.profile == load_engine(profile).profile
 
 
+def test_releases_of_one_profile_have_kernels_of_their_own_also_side_by_side() -> None:
+    """TensorRT-LLM plans FlashMLA's work in every layer until 1.3.0rc8: 61 of them, some 20 us each."""
+    image, predictor = "nvcr.io/nvidia/tensorrt-llm/release:", Predictor()
+    old, new = (
+        case(ONE, framework="trt", hardware="h200-sxm", image=f"{image}{version}")
+        for version in ("1.2.0rc6", "1.3.0rc14")
+    )
+    assert old.scenario.profile.profile == new.scenario.profile.profile
+    slow, fast, again = (predictor(each).tpot.p50.mid for each in (old, new, old))
+    assert 0.5e-3 < slow - fast < 3e-3
+    assert again == slow
+
+
 def test_atom_is_asked_as_the_newest_sglang_and_says_so() -> None:
     found = case(ONE, framework="atom", hardware="mi355x", image="rocm/atom:rocm7.1.1-atom0.1.3")
     assert found.scenario.profile.name == "sglang"

@@ -167,6 +167,7 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
         settings.parallel,
         scenario.techniques,
         scenario.profile.profile,
+        scenario.profile.version,
         scenario.profile.fusions,
         scenario.profile.serial_drafts,
         tuple(scenario.profile.told.items()),

@@ -218,8 +218,8 @@ def find_profile(backend: str, version: str) -> str:
     """The engine profile of a backend's version; raises Unmapped."""
     match backend.strip().lower():
         case "trtllm" | "tensorrt-llm":
-            stated = re.match(r"1\.(\d+)", version.strip())
-            return "tensorrt-llm@1.1" if stated is not None and int(stated[1]) <= 1 else "tensorrt-llm"
+            stated = re.match(r"\d+(\.\d+)+(rc\d+)?", version.strip())
+            return f"tensorrt-llm@{stated[0]}" if stated is not None else "tensorrt-llm"
         case "sglang":
             stated = re.match(r"\d+(\.\d+)+", version.strip())
             return f"sglang@{stated[0]}" if stated is not None else "sglang"

@@ -17,7 +17,7 @@ OVER_NODES = (0.6, 2.0)
 """p10 and p90 of the measured time of a pass over the expected one, of layers over several nodes.
 
 Decode of DeepSeek-R1 takes 0.52 to 0.71 times the expected time on 16 and 32 H20 with a fork's kernels
-(lmsys.org/blog/2025-09-26-sglang-ant-group), 0.9 on 16 H200, 1.0 to 1.05 on 16 H100 with TensorRT-LLM 1.2, 1.65 and 2
+(lmsys.org/blog/2025-09-26-sglang-ant-group), 0.9 on 16 H200, 0.92 to 0.97 on 16 H100 with TensorRT-LLM 1.2, 1.65 and 2
 times there in 2025 (tenstorrent/tt-inference-server, issue 356), and 1.1 to 1.9 times with drafts there and over MoRI
 on 16 MI355X (InferenceX).
 """
