@@ -106,7 +106,8 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
         most = min(SHOWN_FITS, len(verdict.plan.fits_with))
         told = [(count, False) for count in range(most, 1, -1)]
         told += [(2, True)] if most > 1 else []  # more devices beside what there is, before what was tried
-        return _first_short([failure(verdict, *each) for each in [*told, (min(most, 1), False)]], width)
+        told += [(min(most, 1), brief) for brief in (False, True)]
+        return _first_short([failure(verdict, *each) for each in told], width)
     if verdict.too_long:
         return [Sentences(verdict).headline]
     return _first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)

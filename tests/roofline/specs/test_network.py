@@ -57,7 +57,7 @@ def test_the_ports_of_a_node_are_shared_by_its_devices() -> None:
         "ibb",
         "400G-",
         "nvl",
-        "nvl1",
+        "nvl0",
         "-1G",
         "4e2G",
         "400G,spine=0",

@@ -549,6 +549,11 @@ def test_a_narrow_terminal_has_eight_lines_too(question: str) -> None:
     assert _height(answer_document(answer(model, hardware, **options), width=60)["lines"], 60) <= LINES
 
 
+def test_what_does_not_fit_has_eight_lines_for_long_names_too() -> None:
+    found = answer("qwen3-coder-30b-a3b", "gtx-1080-ti")
+    assert _height(answer_document(found, width=60)["lines"], 60) <= LINES
+
+
 def test_weights_are_streamed_from_a_host_that_has_room_for_them() -> None:
     """The CPUs of a GB200 have half a terabyte a GPU; the memory of a card's host is not known."""
     found = answer("kimi-k3", "gb200")
