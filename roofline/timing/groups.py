@@ -188,7 +188,7 @@ def _bytes(texts: Mapping[str, str | float]) -> float:
 
 LPDDR_SHARE = 0.88
 """Bandwidth that streaming reaches on LPDDR relative to GDDR and HBM: Llama 2 7B on a DGX Spark (llama.cpp, discussion
-15013), 222 of 273 GB/s; held out, models of 3 to 70 billion parameters there from 4.5 to 4.0% off (mean of five)."""
+15013), 222 of 273 GB/s; held out, models of 3 to 70 billion parameters there from 5.1 to 3.9% off (mean of five)."""
 
 
 def _with_vectors(match: Match, engine: Engine, hardware: Hardware) -> Match:

@@ -31,6 +31,12 @@ def unit_clocks(hardware: Hardware) -> float:
     return (hardware.vector_peak or np.inf) / 256.0
 
 
+INTEGER_LANES = 64.0
+"""Integer and logic instructions a clock and multiprocessor: 64 from Turing to B200, while FP32 lanes doubled.
+
+CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions".
+"""
+
 REFERENCE_CLOCK = 1.8e9
 """The clock in Hz that constants of a multiprocessor are stated at, about that of H100."""
 

@@ -49,7 +49,7 @@ from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
 from roofline.timing.kernels import ggml, vectors
-from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, rounds, unit_clocks, units
+from roofline.timing.kernels.common import INTEGER_LANES, OVERLAP, ceil_div, overlapping, rounds, unit_clocks, units
 from roofline.timing.kernels.formats import Numbers, numbers, storage
 from roofline.timing.kernels.model import (
     Array,
@@ -131,12 +131,6 @@ FEW_ROWS = 16
 
 INSTRUCTION_ROWS = 16.0
 """Least rows of a matrix-unit instruction."""
-
-INTEGER_LANES = 64.0
-"""Integer and logic instructions a clock and multiprocessor: 64 from Turing to B200, while FP32 lanes doubled.
-
-CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions".
-"""
 
 NO_PACKING = 1e-3
 """Values of `packing` below this mean none (accelerators)."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import REFERENCE_CLOCK, unit_clocks, units
+from roofline.timing.kernels.common import INTEGER_LANES, REFERENCE_CLOCK, unit_clocks, units
 from roofline.timing.kernels.model import Array, Parameters, Term, Terms
 
 MOST_ROWS = 8
@@ -25,8 +25,8 @@ MOST_ROWS = 8
 THREAD_BYTES = 8.0
 """Bytes of weights that a thread loads at a time (VDR_Q4_0_Q8_1_MMVQ and others, 2, in ggml-cuda/vecdotq.cuh)."""
 
-INSTRUCTIONS, LANES = 0.6, 64.0
-"""Instructions of a weight and further vector (a load and a dp4a for four, scales), and integer lanes of a unit."""
+INSTRUCTIONS = 0.6
+"""Instructions of a weight and further vector: a load and a dp4a for four, scales."""
 
 RESIDENT: Mapping[str, float] = {
     "volta": 2048,
@@ -60,7 +60,7 @@ def terms(m: Array, n: Array, k: Array, weight_bytes: Array, hardware: Hardware,
     instructions = (m - 1.0) * n * k * INSTRUCTIONS
     return Terms(
         (Term("launch", "launch of two kernels, their start and end", parameters["vector_launch"]),),
-        Term("units", "(m - 1) n k instructions / (64 S clock)", instructions, LANES * unit_clocks(hardware)),
+        Term("units", "(m - 1) n k instructions / (64 S clock)", instructions, INTEGER_LANES * unit_clocks(hardware)),
         Term("memory", "B / min(e_B bandwidth, 8 S R / latency)", weight_bytes, parameters["vector_bandwidth"]),
         2.0,
     )
