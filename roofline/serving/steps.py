@@ -7,7 +7,8 @@ of together q tokens in k prompts takes
 
     kernels   K = shared(d b + q) + head(d b + k) + decode(b, c) + k prefill(q / k, p)
     step      T = max(K + gap N, [no CUDA graph] issue N) + host, draft_step of each draft (`roofline.specs.engine`)
-              with prompts beyond `captured` tokens, `dispatch` of the scheduler in the place of a shorter `issue`
+              with prompts beyond `captured` tokens, `dispatch` of the scheduler in the place of a shorter `issue`;
+              with fewer, that of LAUNCHES a layer
 
 with p tokens cached before a chunk; an engine that computes the logits of all prompt tokens runs head(d b + q). b, q
 and k are those of one data-parallel rank, the one whose step takes longest; the kernels of experts, whose tokens come
@@ -65,6 +66,9 @@ MAX_TOKENS, MOST_BATCH = 2**18, 4096
 
 TYPICAL = Step(np.array([8.0]), np.array([1.0]), np.array([1000.0]))
 """The step at which the stages of a pipeline are compared."""
+
+LAUNCHES = 2
+"""What the host launches of a layer where the pieces between attention are replayed: one of these, and attention."""
 
 PROBED = 64.0
 """Tokens that tell kernels of tokens from others."""
@@ -300,8 +304,8 @@ class StepTimes:
         share, launched = chunk / maximum(decoded + chunk, 1e-9), self.kernels + self.draft_kernels * decodes
         kernels = kernels * ((1 - share) * slower + share * in_prefill) + gap * launched
         issued = self.dispatched * (batch > replayed) if replayed else issue * launched
-        eager = some & (decoded + chunk / self.ring > captured)
-        busy = maximum(kernels, where(eager, self.dispatched, issued))
+        eager = decoded + chunk / self.ring > captured
+        busy = maximum(kernels, where(some, where(eager, self.dispatched, maximum(self.pieces, issued)), issued))
         busy = busy + self.tower(chunk * self.density) if self.density else busy
         work = sequence * (batch + prompts * some)
         wait = maximum(work - busy, 0.0) if self.engine.overlap else work
@@ -327,18 +331,27 @@ class StepTimes:
         return max(issue, engine.scheduler.dispatch) * engine["launches"] * self.kernels
 
     @cached_property
+    def pieces(self) -> float:
+        """Host seconds of the graphs of pieces of a step with prompts, and of attention between them."""
+        layers = sum(group.count for group in self.scenario.model.groups)
+        return self.dispatched * min(LAUNCHES * layers / max(self.kernels, 1.0), 1.0)
+
+    @cached_property
     def _of_engine(self) -> tuple[Any, ...]:
         """Of the profile what each step reads: seconds a kernel, slowdowns, limits of graphs, and seconds of drafts."""
         engine, graphs = self.engine, "decode" in self.engine.graphs
         slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
-        limits = engine.scheduler.captured, engine.replayed * graphs
+        captured, sequences = engine.scheduler.captured, self.scenario.settings.sequences
+        if sequences:  # graphs are of no more than twice the tokens that decode (vLLM, _set_cudagraph_sizes)
+            captured = min(captured, 2 * sequences * self.decode_tokens)
+        limits = captured, engine.replayed * graphs
         return engine["gap"], engine["issue"] * (not graphs), slower, *limits, self.drafts * engine["draft_step"]
 
     def of(self, engine: Engine) -> StepTimes:
         """The same kernels with the host times of another profile."""
         found = copy(self)
         found.engine, found._rows = engine, []
-        for name in ("host", "dispatched", "_of_engine"):
+        for name in ("host", "dispatched", "pieces", "_of_engine"):
             found.__dict__.pop(name, None)
         return found
 

@@ -167,3 +167,10 @@ def test_single_steps_are_those_of_arrays(batch, context, chunk, prompts) -> Non
         for mean in (None, batch + chunk / 8):
             one = times.single(batch, context, chunk, 100, prompts, mean)
             assert one == pytest.approx(float(times.seconds(batch, context, chunk, 100, prompts, mean)))
+
+
+def test_graphs_of_pieces_are_of_twice_as_many_tokens_as_decode() -> None:
+    """vLLM captures no more of them, so that few sequences have none for their prompts."""
+    many, few = (StepTimes(Scenario("llama-3.1-8b", "h100-sxm", engine="vllm", sequences=n)) for n in (None, 16))
+    assert float(few.seconds(8, 500, 200)) > 1.5 * float(many.seconds(8, 500, 200))
+    assert float(few.seconds(8, 500, 20)) == pytest.approx(float(many.seconds(8, 500, 20)))
