@@ -152,7 +152,7 @@ _COMMON = (
 _QUANTIZING = (
     Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),
     Parameter("quantize_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantizing kernel: time a row of activations"),
-    Parameter("quantize_bandwidth", Unit.BANDWIDTH, 0.1e12, 10e12, 2e12, "quantizing kernel, whatever the memory"),
+    Parameter("quantize_bandwidth", Unit.BANDWIDTH, 0.1e12, 10e12, 0.7e12, "quantizing kernel, whatever the memory"),
 )
 _PLAIN = (
     OVERLAP,
