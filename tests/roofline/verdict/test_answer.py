@@ -335,6 +335,7 @@ def test_a_rate_that_released_formats_do_not_sustain_has_a_smaller_cache() -> No
         (("llama-3.1-8b", "h100-sxm"), {"prompt": "200k"}, "131,072 tokens (prompt + output)"),
         (("llama-3.1-8b", "h100-sxm"), {"prompt": "1m", "users": 4}, "131,072 tokens (prompt + output)"),
         (("llama-3.1-8b", "h100-sxm"), {"max_model_len": 400}, "400 tokens as it is set"),
+        (("llama-3.3-70b", "h100-sxm"), {"context": "10m"}, "131,072 tokens (prompt + output)"),  # which has no room, too
         (("bge-m3", "t4"), {"prompt": "20k"}, "8,192 tokens (prompt)"),
         (("whisper-large-v3", "l4"), {"generate": 1000}, "448 tokens (output)"),
     ],
