@@ -74,12 +74,15 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
         Candidate(asked.with_(**changes[0]), changes[0]).memory(1)  # raises why there is no way to run it
         raise RooflineError("there is no way to run it")
     unsaid = load is None and all(asked.given(name) is None for name in LENGTHS)
+    known = [each for each in tried if not unsupported(each.scenario)]
+    others = tried if tried[0] not in known else known  # of what runs here and lacks memory no "as if it ran"
     for documented, roomy in product((True, False), (True, False) if unsaid else (False,)):
-        running = tuple(each for each in tried if each.supported or not documented)
+        running = tuple(each for each in others if each.supported or not documented)
         for own in by_engine(running):
             if fitting := [each for each in own if each.memory(1).fits and (each.roomy or not roomy)]:
                 chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
                 return Plan(chosen, True, tuple(tried), load, targets)
+    tried = known or tried
     return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
 
 

@@ -102,14 +102,14 @@ def _speed(verdict: Verdict) -> dict[str, Any]:
 
 def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
     """The lines of an answer, as full as `LINES` of a terminal of a width have room for."""
+    if verdict.too_long:
+        return [Sentences(verdict).headline]
     if not verdict.fits:
         most = min(SHOWN_FITS, len(verdict.plan.fits_with))
         told = [(count, False) for count in range(most, 1, -1)]
         told += [(2, True)] if most > 1 else []  # more devices beside what there is, before what was tried
         told += [(min(most, 1), brief) for brief in (False, True)]
         return _first_short([failure(verdict, *each) for each in told], width)
-    if verdict.too_long:
-        return [Sentences(verdict).headline]
     return _first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)
 
 

@@ -381,11 +381,9 @@ def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
         tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
     of_each = " a device" if plan.devices > 1 else ""
     told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
-    least = "The least that was tried" if brief else f"Tried: {told}; the least"
-    lines = [
-        f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}",
-        f"{least} needs {size(memory.total)} of {size(memory.budget)}{of_each}",
-    ]
+    headline = f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}"
+    needed = f"{size(memory.total)} of {size(memory.budget)}{of_each}"
+    lines = [f"{headline}: {needed}"] if brief else [headline, f"Tried: {told}; the least needs {needed}"]
     fits = plan.fits_with[:SHOWN_FITS]
     if not fits:
         return [*lines, "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"]

@@ -354,14 +354,20 @@ class Scenario:
 
     @cached_property
     def run_precision(self) -> Precision:
-        """The formats that the engine computes in: some quantize activations that meet integer weights to 8 bits."""
+        """The formats that the engine computes in.
+
+        Some quantize activations that meet integer weights to 8 bits. Activations in FP8 or FP4 that the hardware does
+        not multiply stay as they are where the engine has a weight-only kernel (Marlin for NVFP4 on Hopper).
+        """
         precision, hardware, linear = self.precision, self.hardware, self.precision.weights.linear
+        if linear is None or self.convention is not Convention.PHYSICAL or precision.compute is not None:
+            return precision
+        narrow = precision.activations.arithmetic
+        if narrow.startswith("fp") and not hardware.supports(narrow) and linear.name in self.profile.weight_only:
+            return replace(precision, activations=precision.base)
         if (
-            linear is None
-            or linear.arithmetic != INTEGER.arithmetic
-            or self.convention is not Convention.PHYSICAL
+            linear.arithmetic != INTEGER.arithmetic
             or precision.activations != precision.base  # as the user asks
-            or precision.compute is not None
             or not {hardware.vendor, hardware.kind} & set(self.profile.int8_activations)
             or not hardware.supports(INTEGER.arithmetic)
         ):

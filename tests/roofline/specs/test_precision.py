@@ -132,7 +132,7 @@ def test_unknown_schemes(scheme: str) -> None:
         ("h100-sxm", "fp8", "fp8", "bf16"),
         ("a100-sxm-80gb", "fp8", "bf16", "bf16"),  # Ampere has no FP8
         ("b200-sxm", "nvfp4", "fp4", "bf16"),
-        ("h100-sxm", "nvfp4", "fp8", "bf16"),
+        ("h100-sxm", "nvfp4", "bf16", "bf16"),  # Hopper has no FP4: Marlin
         ("v100-sxm2-16gb", "W8A8", "fp16", "fp16"),
         ("a6000", "tf32", "tf32", "tf32"),
         ("v100-sxm2-16gb", "tf32", "fp32", "fp32"),

@@ -258,3 +258,19 @@ def test_profiles_name_known_kernels() -> None:
     with pytest.raises(SpecError, match="'weight_only' must be a mapping"):
         parse_engine({"name": "x", "weight_only": ["awq"]}, "x.yaml")
     assert "weight_only: {awq: awq" in render(load_engine("vllm@0.5"))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "scheme"), [("h100-sxm", "nvfp4"), ("rtx-4090", "nvfp4"), ("a100-sxm-80gb", "fp8")]
+)
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_weights_without_arithmetic_of_their_own_prefill_no_faster_than_16_bits(
+    hardware: str, scheme: str, engine: str
+) -> None:
+    narrow, wide = (
+        analyze(Scenario("llama-3.1-8b", hardware, quant=quant, engine=engine, prompt=2048))
+        for quant in (scheme, "bf16")
+    )
+    assert narrow.expected is not None
+    assert wide.expected is not None
+    assert narrow.expected.ttft.mid >= wide.expected.ttft.mid

@@ -335,6 +335,11 @@ def test_a_rate_that_released_formats_do_not_sustain_has_a_smaller_cache() -> No
         (("llama-3.1-8b", "h100-sxm"), {"prompt": "200k"}, "131,072 tokens (prompt + output)"),
         (("llama-3.1-8b", "h100-sxm"), {"prompt": "1m", "users": 4}, "131,072 tokens (prompt + output)"),
         (("llama-3.1-8b", "h100-sxm"), {"max_model_len": 400}, "400 tokens as it is set"),
+        (
+            ("llama-3.3-70b", "h100-sxm"),
+            {"context": "10m"},
+            "131,072 tokens (prompt + output)",
+        ),  # which has no room, too
         (("bge-m3", "t4"), {"prompt": "20k"}, "8,192 tokens (prompt)"),
         (("whisper-large-v3", "l4"), {"generate": 1000}, "448 tokens (output)"),
     ],
@@ -347,6 +352,14 @@ def test_sequences_beyond_the_maximum_context_are_a_no(
     assert str(found).startswith(f"No: {names[0]} takes at most {most}")
     with pytest.raises(RooflineError, match=r"takes at most|longer than"):
         launch(found.scenario)
+
+
+def test_what_lacks_memory_is_not_answered_with_an_engine_that_does_not_run_it() -> None:
+    """llama.cpp has room for DeepSeek-V4-Flash on two H100 and does not run it; vLLM needs more devices."""
+    found = answer("deepseek-v4-flash", "2xh100-sxm", users=8)
+    assert not found.fits
+    assert {each.scenario.profile.name for each in found.plan.tried} == {"vllm"}
+    assert "4 x h100-sxm" in str(found)
 
 
 def test_one_user_is_a_load_of_one() -> None:
