@@ -28,7 +28,7 @@ from roofline.scenario.analysis import analyze
 from roofline.scenario.parts import with_network
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
-from roofline.serving.replica import Replica, replica_of
+from roofline.serving.replica import Replica, copies_of, replica_of
 from roofline.serving.steps import CONTEXTS
 from roofline.serving.tables import Array, geometric
 from roofline.specs.hardware import NETWORK, Hardware, load_hardware
@@ -194,8 +194,7 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     """The deployment of a scenario's model with prefill and decode apart; raises RooflineError."""
     settings = scenario.settings
     hardware = pools.decode or settings.decode_hardware or scenario.hardware
-    replica = replace(settings.parallel, data=1) if scenario.filled else settings.parallel
-    own = pools.prefill_parallel or replica
+    own = _prefill_layout(scenario, pools)
     parallel = pools.parallel or replace(own, nodes=None)
     first = scenario.changed(settings=replace(settings, decode_hardware=None, parallel=own))
     second = first.changed(hardware=hardware, settings=replace(first.settings, parallel=parallel))
@@ -226,6 +225,12 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
         seconds,
         pools.local,
     )
+
+
+def _prefill_layout(scenario: Scenario, pools: Pools) -> Parallelism:
+    """The layout of a replica of prefill; of one that fills the devices, the data-parallel ranks are replicas."""
+    parallel = scenario.settings.parallel
+    return pools.prefill_parallel or (replace(parallel, data=1) if scenario.filled else parallel)
 
 
 def prefill_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica:
@@ -306,9 +311,15 @@ def seconds_of(scenario: Scenario, pools: Pools) -> tuple[float, float]:
 
 
 def behind_encoders(scenario: Scenario, load: Load, pools: Pools, policy: Scheduler) -> tuple[Scenario, Scheduler]:
-    """The deployment behind encoders, whose prompts have embeddings for images, and its policy with their front end."""
+    """The deployment behind encoders, whose prompts have embeddings for images, and its policy with their front end.
+
+    Each of its replicas has a front end, which gets its share of what the encoders send.
+    """
     encoded, sent = seconds_of(scenario, pools)
-    own, each = policy.front(load.means[0]), encoded / pools.encoders
+    layout, prompt = _prefill_layout(scenario, pools) if pools.prefills else scenario.settings.parallel, load.means[0]
+    copies = copies_of(layout)
+    policy = policy.for_ranks(layout.data // copies, prompt)
+    own, each = policy.front(prompt), encoded / pools.encoders * copies * max(pools.prefills, 1)
     slowest = max(own, each)
     latency = policy.latency + own + encoded + sent - slowest
     return scenario.changed(images=0), replace(policy, request=policy.request + slowest - own, latency=latency)
