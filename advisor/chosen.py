@@ -60,9 +60,7 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
     if (server := own_server(asked)) is not None:
         server.check_vendor(asked.hardware.vendor)
     _check_released(asked)
-    if load is not None:
-        asked = asked.laid_out_for(load.concurrency or math.inf)
-        asked = asked if asked.drafted else with_slots(asked, load.concurrency)
+    asked = _under(asked, load)
     targets = targets_or_usual(*targets, load is not None, asked.model.task == "generate")
     users = (load.concurrency if load is not None else None) or 1
     changes = list(_changes(asked, load is not None, () if server is None else server.loads))
@@ -94,8 +92,16 @@ def settled(
         plan = plan_for(asked, load, targets)
         if plan.fits:
             options = {name: value for name, value in plan.candidate.options.items() if name not in decided}
-            return Candidate(asked.with_(**options), options)
+            return Candidate(_under(asked, load).with_(**options), options)
     return Candidate(asked, {})
+
+
+def _under(asked: Scenario, load: Load | None) -> Scenario:
+    """The scenario with the layout of counted devices for a load, and as many slots as its command tells the engine."""
+    if load is None:
+        return asked
+    asked = asked.laid_out_for(load.concurrency or math.inf)
+    return asked if asked.drafted else with_slots(asked, load.concurrency)
 
 
 def own_server(scenario: Scenario) -> Server | None:
