@@ -159,11 +159,13 @@ def test_what_is_compared_is_what_the_commands_serve() -> None:
 
 def test_a_flip_among_equals_is_not_told() -> None:
     """Two ranks of a pipeline and two of tensors stay too close to call for more users: which leads says nothing."""
-    found = choose("layout", "llama-3.1-8b", "2xh100-sxm", 100, generate="fixed:128")
-    assert found.verdict is not None
-    assert found.verdict.confidence == "open"
-    assert found.best.label == "TP 2"
-    assert all(flip.label != "PP 2" for flip in found.flips)
+    few, many = (
+        choose("layout", "llama-3.1-8b", "2xh100-sxm", users, prompt=1024, generate="fixed:512") for users in (100, 200)
+    )
+    assert (few.best.label, many.best.label) == ("TP 2", "PP 2")
+    assert few.verdict is not None
+    assert few.verdict.confidence == "open"
+    assert not few.flips
 
 
 @pytest.mark.slow
