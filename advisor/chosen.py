@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from roofline.advisor.formats import weight_bits
+from roofline.advisor.formats import NARROWER, weight_bits
 from roofline.advisor.judged import judged
 from roofline.advisor.planned import CONVERTED, Candidate, Plan, by_engine
 from roofline.advisor.search.goal import Price, Quality
@@ -215,8 +215,11 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
     """
     profile = asked.profile if engine is None else load_engine(engine)
     offered = list(formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None))
-    if schemes and not any(scheme for scheme, _, _ in offered):
-        return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
+    if not said and not any(scheme for scheme, _, _ in offered):
+        most = _bits(asked, engine, {}) - NARROWER
+        own = ({"quant": scheme} for scheme in sorted(schemes, reverse=True))
+        if narrower := [each for each in own if _bits(asked, engine, each) <= most]:
+            return [{}, *narrower]
     if not said and not is_documented(profile.name):
         offered.append((UNDOCUMENTED, "", Price.CALIBRATION))
     reads = is_documented(profile.name) and not runs_gguf(profile.name) and not said
