@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from roofline.advisor.formats import weight_bits
+from roofline.advisor.formats import NARROWER, weight_bits
 from roofline.advisor.judged import judged
 from roofline.advisor.planned import CONVERTED, Candidate, Plan, by_engine
 from roofline.advisor.search.goal import Price, Quality
@@ -60,9 +60,7 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
     if (server := own_server(asked)) is not None:
         server.check_vendor(asked.hardware.vendor)
     _check_released(asked)
-    if load is not None:
-        asked = asked.laid_out_for(load.concurrency or math.inf)
-        asked = asked if asked.drafted else with_slots(asked, load.concurrency)
+    asked = _under(asked, load)
     targets = targets_or_usual(*targets, load is not None, asked.model.task == "generate")
     users = (load.concurrency if load is not None else None) or 1
     changes = list(_changes(asked, load is not None, () if server is None else server.loads))
@@ -97,8 +95,16 @@ def settled(
         plan = plan_for(asked, load, targets)
         if plan.fits:
             options = {name: value for name, value in plan.candidate.options.items() if name not in decided}
-            return Candidate(asked.with_(**options), options)
+            return Candidate(_under(asked, load).with_(**options), options)
     return Candidate(asked, {})
+
+
+def _under(asked: Scenario, load: Load | None) -> Scenario:
+    """The scenario with the layout of counted devices for a load, and as many slots as its command tells the engine."""
+    if load is None:
+        return asked
+    asked = asked.laid_out_for(load.concurrency or math.inf)
+    return asked if asked.drafted else with_slots(asked, load.concurrency)
 
 
 def own_server(scenario: Scenario) -> Server | None:
@@ -212,8 +218,11 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
     """
     profile = asked.profile if engine is None else load_engine(engine)
     offered = list(formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None))
-    if schemes and not any(scheme for scheme, _, _ in offered):
-        return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
+    if not said and not any(scheme for scheme, _, _ in offered):
+        most = _bits(asked, engine, {}) - NARROWER
+        own = ({"quant": scheme} for scheme in sorted(schemes, reverse=True))
+        if narrower := [each for each in own if _bits(asked, engine, each) <= most]:
+            return [{}, *narrower]
     if not said and not is_documented(profile.name):
         offered.append((UNDOCUMENTED, "", Price.CALIBRATION))
     reads = is_documented(profile.name) and not runs_gguf(profile.name) and not said

@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager, suppress
 from functools import cache
 from ipaddress import ip_address, ip_network
 from typing import ClassVar
-from urllib.parse import urlsplit
 
 import anyio
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
@@ -214,13 +213,14 @@ def hosted(workers: Workers, setup: Mapping[str, str]) -> ASGIApp:
 
     def refused(request: Request) -> str | None:
         origin, host = request.headers.get("origin"), request.headers.get("host", "")
-        return OTHER_PAGE if origin is not None and urlsplit(origin).netloc != host else None
+        return OTHER_PAGE if origin is not None and origin.partition("://")[2] != host else None
 
     async def answering(request: Request, name: str) -> Response:
         client = clients.of(request.client.host if request.client else "")
         length = request.headers.get("content-length", "")
         try:
-            with client.asking(int(length) if length.isdecimal() and len(length) < 16 else QUESTION):
+            unknown = HEAD if name == CHECKPOINT else QUESTION  # of a body in chunks
+            with client.asking(int(length) if length.isdecimal() and len(length) < 16 else unknown):
                 found = await answered(request, name, client)
         except TooMuchError as error:
             workers.metrics.requests[name, error.status] += 1

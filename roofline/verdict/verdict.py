@@ -426,19 +426,27 @@ def settled(scenario: Scenario, **load: Any) -> Candidate:
     """The scenario with what an answer chooses under a load, in the options of `answer`, where it is not said."""
     with suppress(RooflineError):  # a load that is refused is for who launches it to say
         apart = str(load.get("disaggregation") or "")
-        asked = _divided(scenario, parse_pools(apart)) if apart else scenario
-        served = None if apart else load_of(load.get("concurrency"), load.get("rate"), load.get("prefix_hits"))
-        return chosen.settled(asked, served, targets_of(load.get("ttft"), load.get("tpot")))
+        return _chosen(_divided(scenario, parse_pools(apart)) if apart else scenario, load)
     return Candidate(scenario, {})
 
 
 def fitted(scenario: Scenario, **load: Any) -> Candidate:
-    """A scenario as it was asked where it fits, or else with what an answer chooses (`settled`)."""
+    """A scenario as it was asked where it fits, or else with what an answer chooses (`settled`).
+
+    Its devices are those of each replica of pools, as `serve` has them.
+    """
     asked = Candidate(scenario, {})
     with suppress(RooflineError):
         if not asked.memory(1).fits:
-            return settled(scenario, **load)
+            return _chosen(scenario, load)
     return asked
+
+
+def _chosen(scenario: Scenario, load: Mapping[str, Any]) -> Candidate:
+    """What an answer chooses under a load; for pools that of a replica. Raises RooflineError."""
+    apart = load.get("disaggregation")
+    served = None if apart else load_of(load.get("concurrency"), load.get("rate"), load.get("prefix_hits"))
+    return chosen.settled(scenario, served, targets_of(load.get("ttft"), load.get("tpot")))
 
 
 def _divided(asked: Scenario, pools: Pools) -> Scenario:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roofline import Decision, RooflineError, Scenario, choose, serve, size
+from roofline import Decision, RooflineError, Scenario, answer, choose, serve, size
 from roofline.advisor.choosing.alternatives import Decided
 from roofline.advisor.choosing.rows import parse_api_price, rival_of
 from roofline.advisor.search.moves import context_moves, exchange_moves
@@ -42,6 +42,16 @@ def test_every_decision_has_alternatives(decided: Decided) -> None:
     assert len(set(labels(found))) == len(found.rows)
     assert all(row.rank <= other.rank for row, other in zip(found.rows, found.rows[1:], strict=False))
     assert str(found)
+
+
+def test_an_engine_with_slots_has_as_many_as_its_command_says() -> None:
+    """Ollama takes one request at a time unless it is told how many, as the answer's command does."""
+    options: dict[str, Any] = {"engine": "ollama", **SMALL}
+    best = choose("format", "llama-3.2-1b", "l4", 8, **options).best.outcome
+    answered = answer("llama-3.2-1b", "l4", users=8, **options).outcome
+    assert best is not None
+    assert answered is not None
+    assert best.output_tokens_per_second >= answered.output_tokens_per_second
 
 
 @pytest.mark.slow
@@ -149,11 +159,13 @@ def test_what_is_compared_is_what_the_commands_serve() -> None:
 
 def test_a_flip_among_equals_is_not_told() -> None:
     """Two ranks of a pipeline and two of tensors stay too close to call for more users: which leads says nothing."""
-    found = choose("layout", "llama-3.1-8b", "2xh100-sxm", 100, generate="fixed:128")
-    assert found.verdict is not None
-    assert found.verdict.confidence == "open"
-    assert found.best.label == "TP 2"
-    assert all(flip.label != "PP 2" for flip in found.flips)
+    few, many = (
+        choose("layout", "llama-3.1-8b", "2xh100-sxm", users, prompt=1024, generate="fixed:512") for users in (100, 200)
+    )
+    assert (few.best.label, many.best.label) == ("TP 2", "PP 2")
+    assert few.verdict is not None
+    assert few.verdict.confidence == "open"
+    assert not few.flips
 
 
 @pytest.mark.slow

@@ -118,3 +118,10 @@ def test_the_remedy_of_a_load_holds_its_longest_request(run: Run) -> None:
     """In FP8 one short sequence of it fits; its sessions grow to a million tokens, which take an FP8 cache, too."""
     question = ("serve", "glm-5.2", "--hw", "8xb200-sxm", "--sessions", "2", "--profile", "coding-agent")
     assert run(*question)[2].endswith("; --quant fp8 --kv fp8 would do\n")
+
+
+def test_what_is_chosen_for_pools_keeps_the_devices_of_a_replica(run: Run) -> None:
+    """`serve` has the devices that were counted in each replica, also where their format is chosen."""
+    status, out, said = run("serve", "llama-3.1-405b", "8xh100", "--disaggregation", "1:1", "--users", 4)
+    assert (status, "chosen: --quant fp8" in said) == (0, True)
+    assert "on 16 h100-sxm" in out

@@ -147,6 +147,11 @@ def test_bodies_are_bounded_also_without_a_length(team: SharedServer) -> None:
         assert get(team, "/healthz")[0] == 200
 
 
+def test_files_of_no_length_are_charged_as_the_largest(team: SharedServer) -> None:
+    found = [ask(team, "/checkpoint?name=x.gguf&size=10", {}, "192.0.2.8", iter([b"x"]))[0] for _ in range(4)]
+    assert found == [422, 422, 422, 429]
+
+
 def test_idle_connections_of_one_address_leave_room_for_others(
     team: SharedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +199,8 @@ def test_any_host_and_no_other_site(team: SharedServer) -> None:
     assert get(team, "/", Host="roofline.team.example")[0] == 200
     origin = {"Host": "roofline.team.example", "Origin": "https://roofline.team.example"}
     assert ask(team, "answer", SETUP, "192.0.2.7", **origin)[0] == 200
-    assert ask(team, "answer", SETUP, "192.0.2.7", Origin="https://elsewhere.example")[0] == 403
+    for other in ("https://elsewhere.example", "http://[", "null"):
+        assert get(team, "/", Origin=other)[0] == 403
 
 
 def test_health_and_metrics(team: SharedServer) -> None:

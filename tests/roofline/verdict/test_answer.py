@@ -210,6 +210,13 @@ def test_a_server_of_one_vendor_has_the_widest_documented_format(model: str, har
     assert "MODEL" not in found.command
 
 
+def test_a_checkpoint_that_nothing_narrows_is_not_converted() -> None:
+    """NVFP4 and FP8 are no narrower than gpt-oss's MXFP4, and no maker has it in them."""
+    found = answer("gpt-oss-20b", "b200", users=8, engine="tensorrt-llm")
+    assert found.plan.candidate.released
+    assert "MODEL" not in found.command
+
+
 def test_a_checkpoint_of_mlx_runs_on_apple_silicon_alone() -> None:
     checkpoint = "mlx-community/Llama-3.1-8B-Instruct-4bit"
     assert "affine4_g64 on mlx" in str(answer(checkpoint, "m4-max"))
