@@ -85,7 +85,9 @@ def what_fits(scenario: Scenario) -> tuple[Fit, ...]:
 def of_means(scenario: Scenario) -> Scenario:
     """The scenario with the mean of each length that is a distribution, as its static batch has it."""
     drawn = zip(("prompt", "generate"), scenario.drawn, strict=True)
-    means = {name: round(lengths.mean) for name, lengths in drawn if lengths is not None and lengths.varies}
+    means: dict[str, Any] = {
+        name: round(lengths.mean) for name, lengths in drawn if lengths is not None and lengths.varies
+    }
     return scenario.with_(**means) if means else scenario
 
 
