@@ -326,8 +326,6 @@ NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden
     [
         *((key, GONE, [f"'{key}' is missing"]) for key in NEEDED),
         *((key, None, [f"'{key}'"]) for key in NEEDED),
-        ("model_type", "llma", ["unsupported model_type 'llma'"]),
-        ("model_type", "x\n\x1b[31m", [r"model_type 'x\n\x1b[31m'"]),
         ("hidden_size", "4096", ["'hidden_size'", "'4096'"]),
         ("hidden_size", 0, ["'hidden_size'", "0"]),
         ("hidden_size", float("nan"), ["'hidden_size'", "'nan'"]),
@@ -355,6 +353,8 @@ def test_configs(refused: Refused, path: str, value: object, words: list[str]) -
         ("gemma-3-1b", {"layer_types": ["sliding_attention"]}, ["'layer_types'", "26"]),
         ("gemma-3-1b", {"layer_types": ["linear_attention"] * 26}, ["'layer_types'", "sliding_attention"]),
         ("qwen2-7b", {"use_sliding_window": "no"}, ["'use_sliding_window'", "'no'"]),
+        ("qwen2-7b", {"model_type": "qwne2", "architectures": None}, ["unsupported model_type 'qwne2'"]),
+        ("qwen2-7b", {"model_type": "x\n\x1b[31m", "architectures": ["X"]}, [r"model_type 'x\n\x1b[31m'"]),
         ("phi-2", {"qk_layernorm": True}, ["'qk_layernorm'"]),
         ("opt-6.7b", {"activation_function": "gleu"}, ["'activation_function'", "'gelu'"]),
         ("bloom-176b", {"n_head": 113}, ["113 heads", "divisible"]),

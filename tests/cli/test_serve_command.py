@@ -275,7 +275,8 @@ def test_gpu_memory_utilization_is_the_room_of_the_kv_cache(run) -> None:
         for more in ((), ("--gpu-memory-utilization", "0.92"), ("--gpu-memory-utilization", "0.4"))
     ]
     assert rooms[0] == rooms[1] > 4 * rooms[2] > 0
-    status, _, err = run(*ASKED, "--concurrency", 1, "--gpu-memory-utilization", "0.1")
+    as_asked = ("--engine", "vllm", "--quant", "fp8", "--kv", "bf16")
+    status, _, err = run(*ASKED, *as_asked, "--concurrency", 1, "--gpu-memory-utilization", "0.1")
     assert (status, "does not fit" in err) == (2, True)
 
 
