@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.case import Case
+from roofline.advisor.fitting import of_means
 from roofline.advisor.options import GoalOptions, read_goal
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rules
 from roofline.advisor.search.breakeven import HELPS, Condition
@@ -170,9 +171,8 @@ def advise(
     if goal.loaded:  # the static batch that rules and intervals look at
         served_scenario(scenario)
         if any(drawn is not None and drawn.varies for drawn in scenario.drawn):
-            lengths = scenario.lengths
-            goal = replace(goal, demand=replace(goal.demand or Demand(), lengths=lengths))
-            scenario = scenario.with_(prompt=round(lengths[0].mean), generate=round(lengths[1].mean))
+            goal = replace(goal, demand=replace(goal.demand or Demand(), lengths=scenario.lengths))
+            scenario = of_means(scenario)
         scenario = scenario.with_(**goal.served(analyze(scenario)).batch)
     trials = Trials(scenario, goal)
     goal.check(trials.base.analysis)  # fails early

@@ -77,8 +77,18 @@ def what_fits(scenario: Scenario) -> tuple[Fit, ...]:
     (`formats_for`), the engine of GGUF files with the widest of its formats, the fewest devices, the fewest layers or
     weights in CPU memory, and the largest batch or else the longest prompt.
     """
+    scenario = of_means(scenario)
     found = (fit for kind in KINDS if (fit := kind(scenario)) is not None)
     return tuple(sorted(found, key=lambda fit: -fit.tokens_per_s))
+
+
+def of_means(scenario: Scenario) -> Scenario:
+    """The scenario with the mean of each length that is a distribution, as its static batch has it."""
+    drawn = zip(("prompt", "generate"), scenario.drawn, strict=True)
+    means: dict[str, Any] = {
+        name: round(lengths.mean) for name, lengths in drawn if lengths is not None and lengths.varies
+    }
+    return scenario.with_(**means) if means else scenario
 
 
 def remedy(error: DoesNotFitError) -> str:
@@ -89,6 +99,7 @@ def remedy(error: DoesNotFitError) -> str:
     scenario, load, unknown = error.scenario, error.load, ""
     if scenario is None or load is None:
         return ""
+    scenario = of_means(scenario)
     for kind in KINDS[:-1]:  # a load has no less work, and its requests may need a narrower cache than one sequence
         for fit in _narrower(scenario) if kind is _formats else [kind(scenario)]:
             with suppress(RooflineError):

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.advisor.fitting import cpu_memory
+from roofline.advisor.fitting import cpu_memory, of_means
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.search.moves import context_parallel, is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
-from roofline.scenario.analysis import analyze
+from roofline.scenario.analysis import static_batch
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.serving.layouts import Layout, laid_out, layouts_on, linked_devices, replicated
@@ -179,12 +179,15 @@ def offloads(scenario: Scenario) -> Iterator[Alternative]:
     yield Alternative("KV cache in CPU memory", plain.with_(offload="kv=1"))
     for fraction in OFFLOADED:
         yield Alternative(f"{fraction:.0%} of the weights in CPU memory", plain.with_(offload=f"weights={fraction}"))
-    if scenario.given("engine") in (None, GGUF_ENGINE) and not analyze(plain).memory.fits:
+    if scenario.given("engine") in (None, GGUF_ENGINE) and not static_batch(plain, 1).memory.fits:
         with suppress(RooflineError):
-            computed = cpu_memory(plain.with_(engine=GGUF_ENGINE))
+            engine = plain.with_(engine=GGUF_ENGINE)
+            computed = cpu_memory(of_means(engine))
             if computed is not None and (host := computed.scenario.settings.host) is not None:
                 part = "experts" if host.part is Part.EXPERTS else "layers"
-                yield Alternative(f"{part}, {host.memory:.0%}, on the CPU (llama.cpp)", computed.scenario)
+                yield Alternative(
+                    f"{part}, {host.memory:.0%}, on the CPU (llama.cpp)", engine.with_(**computed.options)
+                )
 
 
 ALTERNATIVES: Mapping[Decided, Callable[[Scenario], Iterator[Alternative]]] = MappingProxyType(

@@ -25,7 +25,7 @@ from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import names_in
-from roofline.scenario.analysis import analyze
+from roofline.scenario.analysis import static_batch
 from roofline.scenario.argument import beside, parts_of, without_carbon
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
@@ -201,7 +201,7 @@ def _fitted(alternative: Alternative, load: Load, targets: Targets) -> Alternati
     """An engine in the formats of the question, or where these do not fit as an answer chooses for it."""
     scenario = alternative.scenario
     with suppress(RooflineError):
-        if scenario is not None and not analyze(scenario).memory.fits:
+        if scenario is not None and not static_batch(scenario, 1).memory.fits:
             plan = plan_for(scenario, load, targets)
             if plan.fits:
                 changed = plan.candidate.formats if plan.narrower else "more of the memory"

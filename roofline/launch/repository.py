@@ -61,8 +61,8 @@ def released_in(scenario: Scenario, scheme: str) -> str:
     Its name is that of the scenario's repository and the scheme: Instruct has other weights than a base model.
     """
     listed, own = quantized(scenario, scheme), letters(repository_of(scenario).rpartition("/")[2])
-    _, _, rest = letters(listed.rpartition("/")[2]).partition(own)
-    return listed if own and rest.startswith(letters(scheme.partition("_")[0])) else ""
+    begun = own and own + letters(scheme.partition("_")[0])
+    return listed if begun and begun in letters(listed.rpartition("/")[2]) else ""
 
 
 def published(scenario: Scenario, scheme: str) -> tuple[str, str] | None:

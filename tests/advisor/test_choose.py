@@ -54,6 +54,12 @@ def test_an_engine_with_slots_has_as_many_as_its_command_says() -> None:
     assert best.output_tokens_per_second >= answered.output_tokens_per_second
 
 
+@pytest.mark.parametrize(("decided", "model"), [("offload", "gpt-oss-120b"), ("engine", "qwen3-32b")])
+def test_distributions_of_lengths_have_the_alternatives_of_their_means(decided: str, model: str) -> None:
+    found = [choose(decided, model, "rtx-4090", prompt=prompt) for prompt in ("uniform:400:600", 500)]
+    assert sorted(labels(found[0])) == sorted(labels(found[1]))
+
+
 @pytest.mark.slow
 def test_layouts_use_all_devices() -> None:
     found = choose("layout", "gpt-oss-20b", "4xh100-sxm", 16, **SMALL)

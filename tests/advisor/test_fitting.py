@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roofline import Scenario, analyze, serve
+from roofline import Scenario, analyze, answer, serve
 from roofline.advisor.fitting import in_cpu_memory, remedy, what_fits
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.core.errors import RooflineError
@@ -105,6 +105,15 @@ def test_a_deployment_that_does_not_fit_is_served_as_an_answer_chooses_and_has_a
     assert run("serve", model, "--hw", "h100-sxm", "--rate", "1", *changed)[0] == 0
     command = ("solve", "max-rate", model, "--hw", "h100-sxm")
     assert f"chosen: {option}" in run(*command)[2]
+
+
+def test_lengths_that_are_distributions_have_remedies_too() -> None:
+    found = answer("qwen3-235b-a22b", "2x4090", users=16, prompt="uniform:100:900")
+    assert "No" in str(found)
+    assert found.plan.fits_with
+    with pytest.raises(DoesNotFitError) as error:
+        serve(Scenario("llama-3.1-70b", "h100-sxm", prompt="uniform:100:900"), rate=1)
+    assert remedy(error.value)
 
 
 def test_a_remedy_that_the_engine_is_known_to_run_comes_first() -> None:

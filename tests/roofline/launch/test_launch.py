@@ -266,6 +266,11 @@ def test_servers_without_remote_code_say_nothing_of_it() -> None:
     assert not any("remote" in note for note in gguf.notes)
 
 
+def test_a_format_of_a_model_without_a_repository_is_quantized_at_start() -> None:
+    """Of Mistral 7B v0.1 no spec names a repository."""
+    assert launch_command(Scenario("mistral-7b-v0.1", "h100", quant="fp8")).startswith("vllm serve MODEL")
+
+
 def test_a_scheme_without_a_repository_is_a_placeholder_that_says_so() -> None:
     bundle = launch(Scenario("gemma-2-27b", "h100-sxm", quant="awq", tp=2))
     assert shlex.split(bundle.command)[2] == "MODEL"
