@@ -6,7 +6,14 @@ import re
 from pathlib import Path
 
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model_names import begins, letters, listed_repository, made_name, quantized_repositories
+from roofline.specs.model_names import (
+    begins,
+    begun_repository,
+    letters,
+    listed_repository,
+    made_name,
+    quantized_repositories,
+)
 
 HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)(?:/.*)?", re.ASCII)
 _REPOSITORY = re.compile(r"(?:(?:https?://)?(?:huggingface\.co|hf\.co)/)?([\w.-]+/[\w.-]+)", re.ASCII)
@@ -28,8 +35,13 @@ def repository_of(scenario: Scenario) -> str:
     # 27B); one with words more (-instruct) means another.
     if own and any(begins(written[:cut], maker) and known.startswith(written[cut:]) for cut in range(len(written))):
         return own
-    listed = listed_repository("-".join(name.split())) if written != known else ""
-    return listed or (found[1] if found else "")
+    if written == known:
+        return found[1] if found else ""
+    return (
+        listed_repository("-".join(name.split()))
+        or begun_repository(scenario.model.name, name)
+        or (found[1] if found else "")
+    )
 
 
 def name_of(scenario: Scenario) -> str:

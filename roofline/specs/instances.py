@@ -22,12 +22,15 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def instance_devices(text: str) -> tuple[str, int] | None:
-    """The device of an instance type and how many it has: p5.48xlarge, a3-highgpu-8g, Standard_ND96isr_H100_v5."""
+    """The device of an instance type and how many it has: p5.48xlarge, a3-highgpu-8g, Standard_ND96isr_H100_v5.
+
+    SageMaker's are EC2's after ml.: ml.p5.48xlarge.
+    """
     return _devices().get(_plain(text))
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower().removeprefix("standard_"))
+    return re.sub(r"[^a-z0-9]", "", text.strip().lower().removeprefix("standard_").removeprefix("ml."))
 
 
 @lru_cache(maxsize=1)

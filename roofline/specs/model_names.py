@@ -207,6 +207,15 @@ def listed_repository(name: str) -> str:
     return ""
 
 
+def begun_repository(model: str, name: str) -> str:
+    """The one unquantized repository of a model's bundled spec that a name begins or is: qwen3.8; "" for none."""
+    path = spec_files("modelspecs").get(model)
+    listed = {} if path is None else read_mapping(path).get("repositories") or {}
+    plain = [each for each, changes in listed.items() if not changes]
+    begun = [each for each in plain if letters(each.rpartition("/")[2]).startswith(letters(name))]
+    return begun[0] if len(begun) == 1 else ""
+
+
 def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
     """The repositories of a model that its bundled spec lists, by the quantization scheme that is all they change.
 

@@ -97,6 +97,8 @@ def test_llama_cpp_keeps_experts_of_so_many_layers_on_the_cpu(share: str, layers
         ("minimax/minimax-m3:free", "MiniMaxAI/MiniMax-M3"),  # OpenRouter's names
         ("Z.AI: GLM 4.6", "zai-org/GLM-4.6"),
         ("Google Gemma 3 27B", "google/gemma-3-27b-it"),
+        ("qwen3.8", "Qwen/Qwen3.8-27B"),  # listed by the spec of qwen3.5-27b
+        ("Qwen 3.8 27B", "Qwen/Qwen3.8-27B"),
     ],
 )
 def test_the_repository_of_a_name(name: str, repository: str) -> None:

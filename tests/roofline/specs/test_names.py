@@ -313,6 +313,7 @@ def test_hardware_with_its_count(text: str) -> None:
         ("NVIDIA DGX B200", "b200-sxm", 8),
         ("DGX Spark", "dgx-spark", 1),
         ("p5.48xlarge", "h100-sxm", 8),
+        ("ml.p5.48xlarge", "h100-sxm", 8),
         ("2x p5en.48xlarge", "h200-sxm", 16),
         ("2x8xh200", "h200-sxm", 16),
         ("tpu-v6e-8", "tpu-v6e", 8),
