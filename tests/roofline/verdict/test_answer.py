@@ -362,6 +362,13 @@ def test_what_lacks_memory_is_not_answered_with_an_engine_that_does_not_run_it()
     assert "4 x h100-sxm" in str(found)
 
 
+@pytest.mark.parametrize("options", [{"n_gpu_layers": 10}, {"ctx_size": 8192}])
+def test_an_option_of_one_server_is_answered_with_its_engine(options: dict[str, Any]) -> None:
+    found = answer("llama-3.1-8b", "h100-sxm", **options)
+    assert found.scenario.profile.name == "llama.cpp"
+    assert found.command.startswith("llama-server")
+
+
 def test_one_user_is_a_load_of_one() -> None:
     assert (
         answer("llama-3.1-8b", "h100-sxm", users=1).outcome
