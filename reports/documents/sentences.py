@@ -168,6 +168,8 @@ class Sentences(Struct, frozen=True):
             parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
         if UTILIZATION in options:
             parts.append(f"{UTILIZED:.0%} of the memory, as its default does not suffice")
+        if engine in SERVERS and (newer := server_of(engine).newer(scenario.profile.version)):
+            parts.append(newer)
         if (half := plan.halved) is not None and not self._narrows:
             parts[0] += f" ({half[0]}, for which half of the devices would do, is {half[1]:.2g} times as fast)"
         if (faster := plan.faster) is not None:

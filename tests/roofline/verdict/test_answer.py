@@ -369,6 +369,13 @@ def test_an_option_of_one_server_is_answered_with_its_engine(options: dict[str, 
     assert found.command.startswith("llama-server")
 
 
+@pytest.mark.parametrize(("version", "told"), [("9.9", True), ("0.30", False), ("0.33", False), ("", False)])
+def test_a_version_newer_than_all_known_is_said(version: str, told: bool) -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", engine=f"vllm@{version}".rstrip("@"))
+    assert ("newest known" in str(answer(scenario))) is told
+    assert any("newest known" in note for note in launch(scenario).notes) is told
+
+
 def test_one_user_is_a_load_of_one() -> None:
     assert (
         answer("llama-3.1-8b", "h100-sxm", users=1).outcome
