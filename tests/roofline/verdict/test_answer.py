@@ -376,6 +376,17 @@ def test_a_version_newer_than_all_known_is_said(version: str, told: bool) -> Non
     assert any("newest known" in note for note in launch(scenario).notes) is told
 
 
+def test_fewer_requests_at_once_than_users_is_what_to_change() -> None:
+    found = answer("llama-3.1-8b", "h100-sxm", users=64, max_num_seqs=4)
+    assert found.better is not None
+    assert found.better.option == "--max-num-seqs 64"
+    assert found.better.meets
+    assert found.better.gain == pytest.approx(
+        answer("llama-3.1-8b", "h100-sxm", users=64).outcome.requests_per_second / found.outcome.requests_per_second,
+        rel=0.02,
+    )
+
+
 def test_one_user_is_a_load_of_one() -> None:
     assert (
         answer("llama-3.1-8b", "h100-sxm", users=1).outcome
