@@ -112,7 +112,7 @@ class Sentences(Struct, frozen=True):
         model, where = name_of(scenario), devices_text(scenario, verdict.devices)
         queue = verdict.at_once < verdict.slots
         kept = scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
-        each = f"{verdict.at_once} x " if verdict.at_once > 1 else ""
+        each = f"{verdict.at_once} x " if verdict.at_once > 1 or queue else ""
         context = f"{each}{length(verdict.context)} context" if kept else "a state for any context"
         context += " at once" if queue else ""
         if missing := not_started(scenario) or (unsupported(scenario) if verdict.refused else ()):
@@ -168,6 +168,8 @@ class Sentences(Struct, frozen=True):
             parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
         if UTILIZATION in options:
             parts.append(f"{UTILIZED:.0%} of the memory, as its default does not suffice")
+        if engine in SERVERS and (newer := server_of(engine).newer(scenario.profile.version)):
+            parts.append(newer)
         if (half := plan.halved) is not None and not self._narrows:
             parts[0] += f" ({half[0]}, for which half of the devices would do, is {half[1]:.2g} times as fast)"
         if (faster := plan.faster) is not None:

@@ -32,6 +32,7 @@ from roofline.cli.scenario_options import (
     TpotOption,
     TtftOption,
     is_plain,
+    lacks_value,
     names_hardware,
     parse_scenarios,
     scenario_command,
@@ -258,6 +259,8 @@ def compare(
     from roofline import analyze as analyze_scenario
     from roofline.reports.documents import compare as page
 
+    if apart := next(filter(lacks_value, scenarios), None):
+        raise typer.BadParameter(f"{apart} is apart from its value: a scenario is in quotation marks, '{apart} VALUE'")
     devices = [] if " " in scenarios[0].strip() else [text for text in scenarios[1:] if names_hardware(text)]
     if devices:
         scenarios.remove(devices[0])

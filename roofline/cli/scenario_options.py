@@ -14,7 +14,7 @@ from roofline.cli.engine_flags import EngineFlags
 from roofline.cli.options import ModelArgument
 from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
-from roofline.scenario.options import FORMATS, KERNELS, NEEDED, OPTIONS, of_group, read_options
+from roofline.scenario.options import FORMATS, KERNELS, NEEDED, OPTIONS, find_option, of_group, read_options
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.sessions.options import SESSION_OPTIONS
 
@@ -140,6 +140,15 @@ CHANGES = of_group(FORMATS, KERNELS)
 def is_plain(words: list[str]) -> bool:
     """Whether the words of a scenario are those of the plain one."""
     return [word.lower() for word in words] in ([], ["none"])
+
+
+def lacks_value(text: str) -> bool:
+    """Whether a word is an option without the value that it takes, as of one that stands outside of quotation marks."""
+    if not text.startswith("-") or set(text) & {" ", "="}:
+        return False
+    with suppress(RooflineError):
+        return find_option(text).kind is not Kind.SWITCH
+    return False
 
 
 def names_hardware(word: str) -> bool:

@@ -110,6 +110,8 @@ class Plan(Struct, frozen=True, dict=True):
         server, needs = self.server, needs_of(repository_of(self.scenario))
         if self.copies > 1:
             yield f"One of {self.copies} servers, each on its own devices, behind a router that the benchmark asks"
+        if newer := server.newer(self.scenario.profile.version):
+            yield newer
         if plugin := server.plugin(self.scenario.hardware):
             yield f"{server.title} runs on {self.scenario.hardware.name} with its plugin {plugin}"
         if self.checkpoint[1]:

@@ -191,7 +191,7 @@ class Question(Struct, frozen=True, dict=True):
 
     @property
     def engine(self) -> Engine | str | None:
-        """The engine as given; llama.cpp of formats that only GGUF files have, and of devices of two kinds."""
+        """The engine as given; llama.cpp of what it alone has: formats of GGUF, devices of two kinds, its options."""
         return self.values.get("engine") or (GGUF_ENGINE if self._of_gguf else None)
 
     @property
@@ -202,7 +202,8 @@ class Question(Struct, frozen=True, dict=True):
     def _of_gguf(self) -> bool:
         written = (self.values.get("quant"), self.values.get("weights"))
         mixed = any(name.partition(":")[0] == MIXED for name in self.values.get("with", ()))
-        return mixed or not GGUF_SCHEMES.isdisjoint(written)
+        own = any(self.values.get(name) is not None for name in ("n_gpu_layers", "ctx_size"))
+        return own or mixed or not GGUF_SCHEMES.isdisjoint(written)
 
     @cached_property
     def degrees(self) -> dict[str, Any]:

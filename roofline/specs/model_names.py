@@ -208,7 +208,7 @@ def listed_repository(name: str) -> str:
 
 
 def begun_repository(model: str, name: str) -> str:
-    """The one repository of a model's bundled spec, as released, that a name begins or is: qwen3.8; "" for none."""
+    """The one unquantized repository of a model's bundled spec that a name begins or is: qwen3.8; "" for none."""
     path = spec_files("modelspecs").get(model)
     listed = {} if path is None else read_mapping(path).get("repositories") or {}
     plain = [each for each, changes in listed.items() if not changes]

@@ -121,6 +121,13 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
             raise RooflineError(f"the options of {self.title} before {self.versions[0]} are not known, got {requested}")
         return requested
 
+    def newer(self, requested: str) -> str:
+        """That a version is newer than all whose options are known, in words; "" for others."""
+        known = self.versions[-1]
+        if not requested or len(self.versions) == 1 or Version(requested) <= Version(known):
+            return ""
+        return f"{self.title} {requested} as {known}, the newest known"
+
     def words(self, setting: str, value: object, version: str) -> Iterator[str]:
         """The words that set a setting to a value; raises RooflineError for a value that the engine has not."""
         row = self.row(setting, version)

@@ -30,7 +30,7 @@ from roofline.launch.bundle import refused
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
 from roofline.scenario.argument import parts_of, scenario_of
 from roofline.scenario.cost import hourly_rent, rent
-from roofline.scenario.options import STATIC, missing
+from roofline.scenario.options import OPTIONS, STATIC, missing
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve, targets_of
 from roofline.serving.load import Load
@@ -268,7 +268,8 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         """
         if not self.fits or self.too_long or self.analysis.decode is None or not_started(self.scenario):
             return None
-        found = [change for change in (*self._techniques(), *self._layouts()) if math.isfinite(change.gain)]
+        changes = (*self._techniques(), *self._layouts(), *self._seats())
+        found = [change for change in changes if math.isfinite(change.gain)]
         best = max(found, key=lambda change: (change.meets, change.gain * self._ready(change.scenario)), default=None)
         return best if best is not None and (best.gain >= WORTH or best.meets > self.met) else None
 
@@ -351,6 +352,14 @@ class Verdict(Result, Struct, frozen=True, dict=True):
             changed = self.scenario.with_(**spread)
             if self._launches(changed):
                 yield from self._change(option, f"{'attention' if experts else 'weights'} on every device", changed)
+
+    def _seats(self) -> Iterator[Change]:
+        """As many requests at once as there are users, where fewer were asked."""
+        seats, name = self.scenario.given("max_num_seqs"), "max_num_seqs"
+        if seats is not None and self.users is not None and seats < self.users:
+            with suppress(RooflineError):
+                changed = self.scenario.with_(**{name: self.users})
+                yield from self._change(f"{OPTIONS[name].flag} {self.users}", "has more requests in each step", changed)
 
     def _change(
         self, option: str, gives_up: str, scenario: Scenario, gain: float = 1, alone: ExpectedGeneration | None = None

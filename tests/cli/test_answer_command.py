@@ -64,6 +64,7 @@ def test_the_document_has_what_is_printed(run: Run) -> None:
         (("analize", "llama-3.1-8b", "--hw", "l4"), "Did you mean 'analyze'"),
         (("llama-3.1-8b",), "hardware is missing"),
         (("llama-3.1-8b", "l4", "--hw", "l40s"), "the hardware is given twice"),
+        (("compare", "llama-3.1-8b", "--hw", "l4,h100"), "a scenario is in quotation marks"),
         (("llama-3.1-8b", "l4", "--users", "3", "--rate", "2"), "two loads"),
         (("sweep", "llama-3.1-8b", "--hw", "l4", "--over", "batch=1", "--where", "tpot < 5"), "write 5ms or 5s"),
     ],

@@ -369,6 +369,31 @@ def test_what_lacks_memory_is_not_answered_with_an_engine_that_does_not_run_it()
     assert "4 x h100-sxm" in str(found)
 
 
+@pytest.mark.parametrize("options", [{"n_gpu_layers": 10}, {"ctx_size": 8192}])
+def test_an_option_of_one_server_is_answered_with_its_engine(options: dict[str, Any]) -> None:
+    found = answer("llama-3.1-8b", "h100-sxm", **options)
+    assert found.scenario.profile.name == "llama.cpp"
+    assert found.command.startswith("llama-server")
+
+
+@pytest.mark.parametrize(("version", "told"), [("9.9", True), ("0.30", False), ("0.33", False), ("", False)])
+def test_a_version_newer_than_all_known_is_said(version: str, told: bool) -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", engine=f"vllm@{version}".rstrip("@"))
+    assert ("newest known" in str(answer(scenario))) is told
+    assert any("newest known" in note for note in launch(scenario).notes) is told
+
+
+def test_fewer_requests_at_once_than_users_is_what_to_change() -> None:
+    found = answer("llama-3.1-8b", "h100-sxm", users=64, max_num_seqs=4)
+    assert found.better is not None
+    assert found.better.option == "--max-num-seqs 64"
+    assert found.better.meets
+    assert found.better.gain == pytest.approx(
+        answer("llama-3.1-8b", "h100-sxm", users=64).outcome.requests_per_second / found.outcome.requests_per_second,
+        rel=0.02,
+    )
+
+
 def test_one_user_is_a_load_of_one() -> None:
     assert (
         answer("llama-3.1-8b", "h100-sxm", users=1).outcome
