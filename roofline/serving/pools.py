@@ -243,7 +243,8 @@ def decode_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica
 
     It looks for a request, and for its cache when that is sent, between steps: every one, or at every poll.
     """
-    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0, pause=0, lag=policy.lag + policy.poll)
+    none = dict.fromkeys(("latency", "token_latency", "request", "prompt_token", "spacing"), 0.0)
+    after = replace(policy, **none, gather=0, pause=0, lag=policy.lag + policy.poll)
     return replace(replica_of(scenario, load, after), received=True)
 
 
@@ -316,10 +317,11 @@ def behind_encoders(scenario: Scenario, load: Load, pools: Pools, policy: Schedu
     Each of its replicas has a front end, which gets its share of what the encoders send.
     """
     encoded, sent = seconds_of(scenario, pools)
-    layout, prompt = _prefill_layout(scenario, pools) if pools.prefills else scenario.settings.parallel, load.means[0]
+    layout = _prefill_layout(scenario, pools) if pools.prefills else scenario.settings.parallel
     copies = copies_of(layout)
-    policy = policy.for_ranks(layout.data // copies, prompt)
-    own, each = policy.front(prompt), encoded / pools.encoders * copies * max(pools.prefills, 1)
-    slowest = max(own, each)
-    latency = policy.latency + own + encoded + sent - slowest
-    return scenario.changed(images=0), replace(policy, request=policy.request + slowest - own, latency=latency)
+    policy = policy.for_ranks(layout.data // copies)
+    own, each = policy.front(load.means[0]), encoded / pools.encoders * copies * max(pools.prefills, 1)
+    slowest, alone = max(own, each), own + encoded + sent
+    request = policy.request + min(slowest, alone) - own
+    latency, spacing = policy.latency + max(alone - slowest, 0.0), policy.spacing + max(slowest - alone, 0.0)
+    return scenario.changed(images=0), replace(policy, request=request, latency=latency, spacing=spacing)

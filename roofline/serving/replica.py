@@ -167,8 +167,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
-    if parallel.data > 1:
-        policy = policy.for_ranks(parallel.data, load.means[0])
+    policy = policy.for_ranks(parallel.data)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     if policy.whole and settings.piece:
         raise RooflineError(
