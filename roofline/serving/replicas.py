@@ -176,13 +176,14 @@ class Replicas:
         count, arrivals = self.drawn.arrival.size, np.array(self.drawn.arrival)
         coupled = self.linked or self.load.concurrency is not None
         while len(self.done) < count:
-            dues = [(each.due, each.now) for each in self.members]
-            first = min(dues, default=(math.inf, math.inf))  # models of a device take turns
+            # Who has ended leaves before what begins at that time; models of a device take turns.
+            dues = [(each.due, not each.left, each.now) for each in self.members]
+            first = min(dues, default=(math.inf, True, math.inf))
             due, coming = first[0], self.arriving[0] if self.arriving else math.inf
             if self.next <= min(due, coming):
                 self.happen()
                 continue
-            if coming <= due:
+            if coming < due or (coming == due and first[1]):
                 arrivals[self.sent] = self.arriving.popleft()
                 self.enter(self.sent, arrivals[self.sent])
                 self.sent += 1
@@ -192,7 +193,7 @@ class Replicas:
                 self.leave(member)
                 continue
             others = zip(dues, self.members, strict=True) if coupled else ()
-            member.turn(min([self.next, coming, *(at for (at, _), each in others if each not in member.beside)]))
+            member.turn(min([self.next, coming, *(at for (at, *_), each in others if each not in member.beside)]))
         begun, last = np.array([self.done[index] for index in range(count)]).T
         return self.served(Served(arrivals, begun, last, self.drawn.output.astype(float), *(0,) * 8))
 

@@ -9,7 +9,7 @@ from roofline.serving.load import Load, draw
 from roofline.serving.outcome import Outcome
 from roofline.serving.policies import scheduled
 from roofline.serving.replica import DoesNotFitError, replica_of
-from roofline.serving.replicas import FLEETS, Replicas
+from roofline.serving.replicas import FLEETS, Member, Replicas
 from roofline.serving.simulation import simulate
 from tests.cases import sampled
 
@@ -94,6 +94,19 @@ def test_models_of_a_device_take_turns() -> None:
     scenario = Scenario("opt-6.7b", "a100-sxm-80gb", prompt=512, generate=128)
     one, other = (tenant.ttft.mean.mid for tenant in outcome(scenario, 4.0, "alpaserve", 300, tenants=(1, 1)).tenants)
     assert one == pytest.approx(other, rel=0.25)
+
+
+def test_who_ends_leaves_before_the_devices_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the request after it is in the step that begins then, of whatever model of the device."""
+    turn = Member.turn
+
+    def checked(member: Member, until: float) -> None:
+        assert not any(each.left for each in member.beside)
+        turn(member, until)
+
+    monkeypatch.setattr(Member, "turn", checked)
+    scenario = Scenario("opt-6.7b", "a100-sxm-80gb", prompt=512, generate=16)
+    assert serve(scenario, concurrency=3, simulate=100, policy="alpaserve", tenants=(1, 1)).outcomes[0].running > 1
 
 
 def test_a_replica_has_room_for_the_weights_of_all_its_models() -> None:
