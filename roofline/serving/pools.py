@@ -28,7 +28,7 @@ from roofline.scenario.analysis import analyze
 from roofline.scenario.parts import with_network
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
-from roofline.serving.replica import Replica, replica_of
+from roofline.serving.replica import Replica, copies_of, replica_of
 from roofline.serving.steps import CONTEXTS
 from roofline.serving.tables import Array, geometric
 from roofline.specs.hardware import NETWORK, Hardware, load_hardware
@@ -194,8 +194,7 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     """The deployment of a scenario's model with prefill and decode apart; raises RooflineError."""
     settings = scenario.settings
     hardware = pools.decode or settings.decode_hardware or scenario.hardware
-    replica = replace(settings.parallel, data=1) if scenario.filled else settings.parallel
-    own = pools.prefill_parallel or replica
+    own = _prefill_layout(scenario, pools)
     parallel = pools.parallel or replace(own, nodes=None)
     first = scenario.changed(settings=replace(settings, decode_hardware=None, parallel=own))
     second = first.changed(hardware=hardware, settings=replace(first.settings, parallel=parallel))
@@ -228,6 +227,12 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     )
 
 
+def _prefill_layout(scenario: Scenario, pools: Pools) -> Parallelism:
+    """The layout of a replica of prefill; of one that fills the devices, the data-parallel ranks are replicas."""
+    parallel = scenario.settings.parallel
+    return pools.prefill_parallel or (replace(parallel, data=1) if scenario.filled else parallel)
+
+
 def prefill_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica:
     """The replica of prefill: only prompts run on its devices, and the front end is theirs."""
     return replica_of(scenario, only_prompts(load), replace(policy, order=PREFILL_FIRST, stream=1, gather=0, pause=0))
@@ -238,7 +243,8 @@ def decode_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica
 
     It looks for a request, and for its cache when that is sent, between steps: every one, or at every poll.
     """
-    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0, pause=0, lag=policy.lag + policy.poll)
+    none = dict.fromkeys(("latency", "token_latency", "request", "prompt_token", "spacing"), 0.0)
+    after = replace(policy, **none, gather=0, pause=0, lag=policy.lag + policy.poll)
     return replace(replica_of(scenario, load, after), received=True)
 
 
@@ -306,9 +312,16 @@ def seconds_of(scenario: Scenario, pools: Pools) -> tuple[float, float]:
 
 
 def behind_encoders(scenario: Scenario, load: Load, pools: Pools, policy: Scheduler) -> tuple[Scenario, Scheduler]:
-    """The deployment behind encoders, whose prompts have embeddings for images, and its policy with their front end."""
+    """The deployment behind encoders, whose prompts have embeddings for images, and its policy with their front end.
+
+    Each of its replicas has a front end, which gets its share of what the encoders send.
+    """
     encoded, sent = seconds_of(scenario, pools)
-    own, each = policy.front(load.means[0]), encoded / pools.encoders
-    slowest = max(own, each)
-    latency = policy.latency + own + encoded + sent - slowest
-    return scenario.changed(images=0), replace(policy, request=policy.request + slowest - own, latency=latency)
+    layout = _prefill_layout(scenario, pools) if pools.prefills else scenario.settings.parallel
+    copies = copies_of(layout)
+    policy = policy.for_ranks(layout.data // copies)
+    own, each = policy.front(load.means[0]), encoded / pools.encoders * copies * max(pools.prefills, 1)
+    slowest, alone = max(own, each), own + encoded + sent
+    request = policy.request + min(slowest, alone) - own
+    latency, spacing = policy.latency + max(alone - slowest, 0.0), policy.spacing + max(slowest - alone, 0.0)
+    return scenario.changed(images=0), replace(policy, request=request, latency=latency, spacing=spacing)

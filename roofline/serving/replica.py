@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import popularity, touched
+from roofline.graph.parallel import Parallelism
 from roofline.graph.rewrite import Adapter
 from roofline.scenario.analysis import analyze
 from roofline.scenario.kv_capacity import Capacity, kv_capacity
@@ -145,6 +146,11 @@ def _with_policy(settings: Settings, policy: Scheduler, own: Scheduler) -> Setti
     return replace(settings, step_tokens=tokens, sequences=sequences)
 
 
+def copies_of(parallel: Parallelism) -> int:
+    """The replicas of a layout: its data-parallel ranks, where they share no experts."""
+    return 1 if parallel.expert > 1 or parallel.nodes else parallel.data
+
+
 def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = None) -> Replica:
     """The replica of a scenario, with tables that cover a load; `scheduler` replaces the engine's policy.
 
@@ -152,15 +158,16 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     even the shortest request, and RooflineError where a request is longer than the limit.
     """
     engine, hardware, parallel = scenario.profile, scenario.hardware, scenario.settings.parallel
-    if parallel.data > 1 and parallel.expert == 1 and not parallel.nodes:
+    if (copies := copies_of(parallel)) > 1:
         one = scenario.changed(settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
-        return replace(replica_of(one, load, scheduler), copies=parallel.data)
-    policy = (scheduler or engine.scheduler).for_ranks(parallel.data)
+        return replace(replica_of(one, load, scheduler), copies=copies)
+    policy = scheduler or engine.scheduler
     encodes = scenario.model.task == "encode" or scenario.model.tower_kind == "encoder"
     if encodes:
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
+    policy = policy.for_ranks(parallel.data)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     if policy.whole and settings.piece:
         raise RooflineError(

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 
 import numpy as np
 
@@ -122,10 +124,11 @@ class Simulation:
         self._come(Sequence(index, at, *self.lengths[index]))
 
     def _come(self, sequence: Sequence) -> None:
-        """A request passes the front end, which takes one after the other."""
+        """A request passes the front end, which takes one after the other; of several one may pass another."""
         policy, free = self.replica.scheduler, max(self.front_free, sequence.arrival)
-        self.front_free = free + policy.request + policy.prompt_token * (sequence.prompt + sequence.base)
-        self.coming.append((self.front_free + policy.latency, sequence))
+        tokens = sequence.prompt + sequence.base
+        self.front_free = free + policy.front(tokens)
+        insort(self.coming, (free + policy.received(tokens), sequence), key=itemgetter(0))
 
     def resume(self) -> None:
         """The next request has its prompt in the KV cache, and decodes."""

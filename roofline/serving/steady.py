@@ -142,14 +142,16 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
     return one._replace(**{name: getattr(one, name) * copies for name in EXTENSIVE})
 
 
-def _front(policy: Scheduler, each: float, rate: Array, step: Array, busy: Array) -> Array:
+def _front(policy: Scheduler, prompt: float, rate: Array, step: Array, busy: Array) -> Array:
     """Seconds outside the scheduler, samples of them, and steps between two polls while others run.
 
-    The front end takes `each` request after the other (M/D/1, with an exponential wait of those that wait).
+    The front end takes one request, of a mean `prompt`, after the other (M/D/1, with an exponential wait of those that
+    wait).
     """
+    each = policy.front(prompt)
     used = np.minimum(rate * each, 0.95)
     wait = np.log(np.maximum(used / (1 - cube()[:, 6:7]), 1.0)) * each / (1 - used) / 2
-    front: Array = policy.latency + each + wait
+    front: Array = policy.received(prompt) + wait
     return front + (busy * (policy.poll - 1) / 2 + policy.stream - 1) * step
 
 
@@ -310,8 +312,8 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
         number, width = np.sqrt(number * np.maximum(level.running, 1.0)), level.width
     chosen = np.searchsorted(WEIGHTS, cube()[:, 7])
     samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
-    policy, each = replica.scheduler, replica.scheduler.front(load.means[0])
-    samples = samples + _front(policy, each, rate, prompts.mean, busy) + (batch - 1) * each
+    policy, prompt = replica.scheduler, load.means[0]
+    samples = samples + _front(policy, prompt, rate, prompts.mean, busy) + (batch - 1) * policy.front(prompt)
     samples = samples + np.log(np.maximum(level.full / (1 - cube()[:, 5:6]), 1.0)) * level.slot
     # No more decode than there are slots (Little).
     late = more * prompts.mean / max(times.steps, 1.0)

@@ -52,12 +52,14 @@ class Interconnect(Checked, frozen=True):
     memory: Positive | None = None
 
     def __post_init__(self) -> None:
-        """Reject a mesh without a device count or with a switch's reduction."""
+        """Reject a mesh without a device count or with a switch's reduction, and the host's memory behind no host."""
         Checked.__post_init__(self)
         if self.topology == "mesh" and (self.devices or 0) < 2:
             raise ValueError("a mesh needs the number of 'devices' that it joins, at least 2")
         if self.topology == "mesh" and self.reduction is not None:
             raise ValueError("a mesh has no switch for the 'reduction' to run in")
+        if self.memory is not None and self.scope != "host":
+            raise ValueError(f"'memory' is that of the host: a link of scope {self.scope} has none")
 
     def bandwidth_among(self, ranks: int) -> float:
         """The bandwidth of a device to `ranks - 1` other devices (B/s)."""

@@ -44,13 +44,13 @@ class Scheduler(Checked, frozen=True):
     the next, the first included. `captured`: tokens of a step with prompts up to which CUDA graphs of the pieces
     between attention are replayed. `masked`: experts get no rows of places that a CUDA graph pads, as of data-parallel
     ranks with fewer sequences than others; else each rank counts as the fullest. `latency`: seconds from client to
-    scheduler and back (HTTP, queues). `request`, `prompt_token`: seconds of the front end a request and a token of
-    its prompt (tokenizer), one request after the other; `encoding`: in place of `request` where nothing is
-    generated, so that no tokens are streamed (0: the same); `fronts`: one front end, or one for each data-parallel
-    rank. `dispatch`: host seconds of each kernel of a step with prompts, which no CUDA graph replays: a step takes
-    at least that long. `step`, `sequence`: host seconds of a step and of a sequence in it, of a server that streams
-    to its clients (0: the profile's own). `spread_tpot`, `spread_ttft`: the distances of p10 and p90 from p50 of a
-    latency under load, over those of the step times.
+    scheduler and back (HTTP, queues), `token_latency`: for a token of its prompt. `request`, `prompt_token`: seconds of
+    the front end a request and a token of its prompt (tokenizer), one request after the other, and `spacing` until it
+    takes the next; `encoding`: in place of `request` where nothing is generated, so that no tokens are streamed (0: the
+    same); `fronts`: one front end, or one for each data-parallel rank. `dispatch`: host seconds of each kernel of a
+    step with prompts, which no CUDA graph replays: a step takes at least that long. `step`, `sequence`: host seconds of
+    a step and of a sequence in it, of a server that streams to its clients (0: the profile's own). `spread_tpot`,
+    `spread_ttft`: the distances of p10 and p90 from p50 of a latency under load, over those of the step times.
     """
 
     order: Literal["mixed", "prefill first"] = MIXED
@@ -68,8 +68,10 @@ class Scheduler(Checked, frozen=True):
     captured: Natural = 0
     masked: bool = False
     latency: Time = 0.0
+    token_latency: Time = 0.0
     request: Time = 0.0
     prompt_token: Time = 0.0
+    spacing: Time = 0.0
     encoding: Time = 0.0
     fronts: Literal["one", "ranks"] = "one"
     dispatch: Time = 0.0
@@ -79,25 +81,28 @@ class Scheduler(Checked, frozen=True):
     spread_ttft: tuple[Distance, Distance] = (1.0, 1.0)
 
     def front(self, prompt: Any) -> Any:
-        """Seconds that the front end takes for a request, from a prompt of so many tokens (a number or an array)."""
-        return self.request + self.prompt_token * prompt
+        """Seconds from one request to the next at the front end, by tokens of its prompt (a number or an array)."""
+        return self.spacing + self.request + self.prompt_token * prompt
 
     def for_ranks(self, ranks: int) -> Scheduler:
-        """The policy of data-parallel ranks, of which each may have a front end of its own."""
-        if self.fronts == "one" or ranks == 1:
+        """The policy of data-parallel ranks, of which each may have a front end of its own.
+
+        Together they take the next request sooner; one passes as slowly as by a single one.
+        """
+        if self.fronts == "one":
             return self
-        apart = self.request * (1 - 1 / ranks)  # which a request takes as long to pass, beside others
-        shares = {"request": self.request / ranks, "prompt_token": self.prompt_token / ranks}
-        return replace(self, latency=self.latency + apart, fronts="one", **shares)
+        request, token = self.request / ranks, self.prompt_token / ranks
+        latency, beside = self.latency + self.request - request, self.token_latency + self.prompt_token - token
+        return replace(self, fronts="one", request=request, prompt_token=token, latency=latency, token_latency=beside)
 
     def received(self, prompt: Any) -> Any:
         """Seconds until the scheduler has a request that waits for no other."""
-        return self.latency + self.front(prompt)
+        return self.latency + self.request + (self.token_latency + self.prompt_token) * prompt
 
 
 PLAIN_SCHEDULER = Scheduler()
 
-TIMES = ("latency", "request", "prompt_token", "encoding", "dispatch", "step", "sequence")
+TIMES = ("latency", "token_latency", "request", "prompt_token", "spacing", "encoding", "dispatch", "step", "sequence")
 """The settings that a profile states with a unit of time."""
 
 

@@ -132,3 +132,9 @@ def test_runs_that_are_none(load: dict[str, Any], arguments: dict[str, Any]) -> 
     said = told[next(name for name in told if name in arguments)]
     with pytest.raises(RooflineError, match=said):
         serve(Scenario(LLAMA, H100), Load(prompt=128, generate=8, **load), **arguments)
+
+
+def test_only_a_link_to_the_host_has_its_memory() -> None:
+    with pytest.raises(ValueError, match="a link of scope node has none"):
+        replace(LINK, memory=4e11)
+    assert replace(LINK, scope="host", memory=4e11).memory == 4e11

@@ -129,6 +129,24 @@ def test_encoders_apart_take_the_images() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pools", "layout"),
+    [
+        ("prefills=2,decodes=1", {}),
+        ("prefills=4,decodes=2,prefill-dp=2", {}),
+        ("", {"dp": 4}),
+        ("", {"dp": 4, "ep": 4}),
+    ],
+)
+def test_replicas_share_what_encoders_send(pools: str, layout: dict[str, int]) -> None:
+    """One slow encoder limits all of them alike, whatever front ends they have, and a request alone waits for none."""
+    scenario = Scenario("qwen3-vl-30b-a3b", "h100-sxm", engine="vllm", prompt=200, generate=2, images=4, **layout)
+    found = serve(scenario, rate=1e-3, disaggregation=",".join(filter(None, (pools, "encoders=1,encoder=t4"))))
+    encoded, _ = seconds_of(scenario, Pools(encoder=load_hardware("t4")))
+    assert found.outcomes[0].saturated_at == pytest.approx(1 / encoded, rel=1e-3)
+    assert encoded < found.outcomes[0].ttft.mean.mid < 1.5 * encoded
+
+
+@pytest.mark.parametrize(
     ("scenario", "text", "message"),
     [
         (SEEING.with_(images=0), "encoders=1", "how many a prompt has"),

@@ -4,11 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import Scenario
 from roofline.serving import Load
+from roofline.serving.load import Trace
 from roofline.serving.ranks import UNEVEN_EXPERTS, busiest
 from roofline.serving.replica import replica_of
+from roofline.serving.simulation import simulate
 from roofline.serving.steady import largest_rate
 from roofline.specs.engine import load_engine
 
@@ -45,4 +48,17 @@ def test_data_parallel_ranks_may_have_front_ends_of_their_own(engine: str, sever
     replica = replica_of(Scenario("gpt-oss-20b", "h200-sxm", engine=engine, dp=8, ep=8).without("batch"), load)
     own = load_engine(engine).scheduler
     assert (largest_rate(replica, load) * own.front(16) > 1.01) is several
-    assert replica.scheduler.received(0) == pytest.approx(own.received(0))
+    assert [replica.scheduler.received(tokens) for tokens in (16, 100_000)] == pytest.approx(
+        [own.received(tokens) for tokens in (16, 100_000)]
+    )
+
+
+def test_a_short_prompt_passes_a_long_one_at_another_front_end() -> None:
+    """Tokenizing 100,000 tokens holds up one rank's API server, not the others."""
+    scenario = Scenario("gpt-oss-20b", "h200-sxm", engine="vllm", dp=8, ep=8).without("batch")
+    load = Load(trace=Trace((0.0, 0.001), (100_000, 16), (1, 1), (0, 0)))
+    one = replace(scenario.profile.scheduler, fronts="one")
+    behind, beside = (simulate(replica_of(scenario, load, policy), load) for policy in (one, None))
+    (short, long), (short_beside, long_beside) = (sorted(run.first - run.arrival) for run in (behind, beside))
+    assert long_beside == pytest.approx(long, rel=1e-3)
+    assert short_beside < 0.5 * short
