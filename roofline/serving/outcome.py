@@ -128,10 +128,14 @@ def spreads(replica: Replica, batch: float, context: float, chunk: float, apart:
 
 def latency(values: Array, spread: Spread) -> Latency:
     """The latencies of finished requests; their interval is that of the model, not of the sample."""
-    finite = values[np.isfinite(values)]
-    if not finite.size:
-        finite = np.array([math.nan])
-    return latencies_of([float(finite.mean()), *np.quantile(finite, (0.5, 0.95, 0.99)).tolist()], spread)
+    found = finite(values)
+    return latencies_of([float(found.mean()), *np.quantile(found, (0.5, 0.95, 0.99)).tolist()], spread)
+
+
+def finite(values: Array) -> Array:
+    """The times that requests have; NaN alone where none has one."""
+    found = values[np.isfinite(values)]
+    return found if found.size else np.array([math.nan])
 
 
 def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = NO_TARGETS) -> Outcome:

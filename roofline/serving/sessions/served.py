@@ -16,7 +16,7 @@ from roofline.core.limits import MAX_CONCURRENCY
 from roofline.scenario.argument import without_carbon
 from roofline.scenario.cost import HOUR, MILLION, rent
 from roofline.scenario.scenario import Scenario
-from roofline.serving.outcome import NO_TARGETS, Latency, Spread, Targets, latency, spreads
+from roofline.serving.outcome import NO_TARGETS, Latency, Spread, Targets, finite, latency, spreads
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import Replica
 from roofline.serving.sessions.deployed import NUMBERS, Deployed, deployed_of, read_sessions
@@ -250,7 +250,7 @@ def _outcome(
     near = [sum(hits), *ran.each, *(sum(state.hits) for state in states)]
     output = float(ran.output.mean())
     times = [(state.ttft, state.tpot, state.ttft + output * state.tpot) for state in states]
-    means = [float(np.nanmean(each)) for each in (ttft, tpot, e2e)]
+    means = [float(finite(each).mean()) for each in (ttft, tpot, e2e)]
     own = zip((*spread, spread[1]), means, zip(*times, strict=True) if times else [()] * 3, strict=True)
     spread = [with_states(*each) for each in own]
     least, most, new = min(near), max(near), 0.0 if deployed.workload.duration is None else 1 - endless

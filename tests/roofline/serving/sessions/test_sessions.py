@@ -394,6 +394,13 @@ def test_a_run_near_a_steady_state_is_in_it_and_another_is_between_them() -> Non
     assert with_states(spread, 1.0, (0.1, 1.1)).low < 0.1
 
 
+def test_turns_of_one_token_have_no_tpot_and_no_warning() -> None:
+    work = workload(turns=parse_lengths(1), output=parse_lengths(1))
+    (found,) = serve_sessions(SCENARIO, work, sessions=3).outcomes
+    assert math.isnan(found.tpot.mean.mid)
+    assert found.ttft.mean.low < found.ttft.mean.mid == found.e2e.mean.mid < found.ttft.mean.high
+
+
 def test_a_tpot_between_prompts_errs_as_these_do() -> None:
     deployment = replica()
     low, high = (float(each.nearest(512.0, 4096.0)) for each in deployment.steps.spread[2:])
