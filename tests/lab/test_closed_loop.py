@@ -6,6 +6,7 @@ import pytest
 
 from lab.score.serving import main
 from lab.tables.closed_loop import COLUMNS, to_case
+from roofline.specs.engine import load_engine
 from roofline.specs.scheduler import MIXED, PREFILL_FIRST, Scheduler
 from roofline.validate.tables.names import Unmapped, find_model
 from roofline.validate.tables.serving import find_profile
@@ -115,8 +116,20 @@ def test_what_is_unknown_is_told() -> None:
     for cells in ({"model_path": "some/Model-9B"}, {"system": "tpu"}, {"backend": "tgi"}, {"tp_size": "many"}):
         with pytest.raises(Unmapped):
             to_case(line(**cells))
-    assert find_profile("vllm", "0.12.0") == "vllm-sync"
     assert find_profile("vllm", "") == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "profile"),
+    [
+        *(("vllm", "0.7.3", "vllm@0.4"), ("vllm", "v0.8.0", "vllm@0.8"), ("vllm", "0.13.1", "vllm@0.8")),
+        *(("vllm", "0.14.0", "vllm"), ("vllm", "1.0.0", "vllm"), ("trtllm", "0.20.0", "tensorrt-llm@0.18")),
+        *(("trtllm", "v1.2.0rc5", "tensorrt-llm@0.18"), ("trtllm", "1.2.0rc6.post1", "tensorrt-llm")),
+        *(("trtllm", "1.2.0", "tensorrt-llm"), ("sglang", "v0.5.6", "sglang@0.5.6"), ("sglang", "main", "sglang")),
+    ],
+)
+def test_a_version_has_the_profile_that_begins_before_it(backend: str, version: str, profile: str) -> None:
+    assert load_engine(find_profile(backend, version)).profile == load_engine(profile).profile
 
 
 def test_formats_follow_engine_and_device() -> None:

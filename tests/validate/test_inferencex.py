@@ -149,6 +149,11 @@ def test_what_is_not_stated_is_not_guessed(cells: dict[str, str], reason: str) -
         ({"framework": "trt", "image": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc14"}, "tensorrt-llm"),
         ({"framework": "dynamo-trt", "image": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.5.1-rc0.pre3"},
          "tensorrt-llm@1.1"),
+        ({"framework": "dynamo-trt", "image": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.9.1", "date": ""},
+         "tensorrt-llm"),
+        ({"framework": "dynamo-trt", "image": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.1.0", "date": ""},
+         "tensorrt-llm"),
+        ({"framework": "dynamo-vllm", "image": "nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.9.1", "date": ""}, "vllm"),
         ({"framework": "vllm", "image": "vllm/vllm-openai:v0.11.2"}, "vllm-sync"),
     ],
 )  # fmt: skip

@@ -338,14 +338,16 @@ def _is_atom(cells: Mapping[str, str]) -> bool:
 
 
 def _version(backend: str, image: str, date: str) -> str:
-    """The version in the tag of a container image, else that of the date; "" where the row states neither."""
+    """The version in the tag of a container image, else that of the date; "" where the row states neither.
+
+    Tags of Dynamo's images are its own releases: of one without a row the version is that of the date.
+    """
     found = _VERSION.search(image.rsplit(":", 1)[-1])
-    if found is None:
-        return next(
-            (version for name, first, version in PUBLISHED.ran if name == backend and date.strip() >= first), ""
-        )
-    release = ".".join(found[1].split(".")[:2])
-    return PUBLISHED.dynamo.get(release, found[1]) if backend == "trtllm" else found[1]
+    stated = "" if found is None else found[1]
+    if "dynamo" in image:
+        stated = PUBLISHED.dynamo.get(".".join(stated.split(".")[:2]), "") if backend == "trtllm" else ""
+    ran = (version for engine, first, version in PUBLISHED.ran if engine == backend and date.strip() >= first)
+    return stated or next(ran, "")
 
 
 def _worker(cells: Mapping[str, str], pool: str, model: Model) -> tuple[Parallelism, int]:

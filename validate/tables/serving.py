@@ -10,6 +10,7 @@ inputs in it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
@@ -216,16 +217,17 @@ def _loaded_case(line: Line, times: Mapping[str, float]) -> ServingCase:
 
 def find_profile(backend: str, version: str) -> str:
     """The engine profile of a backend's version; raises Unmapped."""
+    version = version.strip().removeprefix("v")
     match backend.strip().lower():
         case "trtllm" | "tensorrt-llm":
-            stated = re.match(r"\d+(\.\d+)+(rc\d+)?", version.strip())
+            stated = re.match(r"\d+(\.\d+)+(rc\d+)?", version)
             return f"tensorrt-llm@{stated[0]}" if stated is not None else "tensorrt-llm"
         case "sglang":
-            stated = re.match(r"\d+(\.\d+)+", version.strip())
+            stated = re.match(r"\d+(\.\d+)+", version)
             return f"sglang@{stated[0]}" if stated is not None else "sglang"
         case "vllm":
-            old = re.match(r"0\.(\d+)", version.strip())
-            return "vllm-sync" if old is not None and 8 <= int(old[1]) <= 13 else "vllm"
+            minor = int(old[1]) if (old := re.match(r"0\.(\d+)", version)) is not None else math.inf
+            return "vllm-v0" if minor < 8 else "vllm-sync" if minor <= 13 else "vllm"
     raise Unmapped(f"no engine profile is for {quote(backend)}")
 
 
