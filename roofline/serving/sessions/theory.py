@@ -369,19 +369,11 @@ class Theory:
         work *= load.batches.share(spent, float(work.mean()))
         parts += before
         shared = still * load.batches.steps(parts)
-        if tandem is not None:
-            return (
-                work,
-                step,
-                float(full.mean()) + 1,
-                shared,
-                load.batches.following(0.0, spent, parts, parts, rate, ranks),
-            )
-        between = np.full(spent.shape, self.between)
-        times = parts + between
-        batches = load.batches.following(
-            step, spent + parts * still + between * step, times, between if self.alone else times, rate, ranks
-        )
+        apart = tandem is not None  # no step is without prompts
+        between = np.full(spent.shape, 0.0 if apart else self.between)
+        times, decoding = parts + between, between if self.alone and not apart else parts + between
+        spent = spent + parts * still + between * step
+        batches = load.batches.following(0.0 if apart else step, spent, times, decoding, rate, ranks)
         return work, step, float(full.mean()) + 1, shared, batches
 
 
