@@ -6,6 +6,7 @@ import pytest
 
 from lab.score.agentic import HALVES, read_runs, score
 from roofline.validate.score.serving import Predictor
+from roofline.validate.tables.text import csv_text
 
 COLUMNS = (
     *("experiment", "workload", "model", "precision", "hardware", "gpus", "tp", "ep", "dp", "pd_layout"),
@@ -35,9 +36,7 @@ ROW = {
 
 
 def written(path: Path, *changes: dict[str, str]) -> Path:
-    rows = [{**ROW, **change} for change in changes]
-    lines = [",".join(COLUMNS), *(",".join(row.get(name, "") for name in COLUMNS) for row in rows)]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text(csv_text(({**ROW, **change} for change in changes), COLUMNS))
     return path
 
 
