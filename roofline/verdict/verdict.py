@@ -355,11 +355,13 @@ class Verdict(Result, Struct, frozen=True, dict=True):
 
     def _seats(self) -> Iterator[Change]:
         """As many requests at once as there are users, where fewer were asked."""
-        seats, name = self.scenario.given("max_num_seqs"), "max_num_seqs"
+        seats = self.scenario.given("max_num_seqs")
         if seats is not None and self.users is not None and seats < self.users:
             with suppress(RooflineError):
-                changed = self.scenario.with_(**{name: self.users})
-                yield from self._change(f"{OPTIONS[name].flag} {self.users}", "has more requests in each step", changed)
+                changed = self.scenario.with_(max_num_seqs=self.users)
+                yield from self._change(
+                    f"{OPTIONS['max_num_seqs'].flag} {self.users}", "has more requests in each step", changed
+                )
 
     def _change(
         self, option: str, gives_up: str, scenario: Scenario, gain: float = 1, alone: ExpectedGeneration | None = None
