@@ -22,6 +22,8 @@ from roofline.advisor.sizing.configurations import formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.forecast import with_slots
 from roofline.launch.repository import repository_of
+from roofline.scenario.engine_options import ranks_together
+from roofline.scenario.kv_capacity import startable, startable_sequences
 from roofline.scenario.memory import more_memory
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
@@ -64,10 +66,10 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
     targets = targets_or_usual(*targets, load is not None, asked.model.task == "generate")
     users = (load.concurrency if load is not None else None) or 1
     changes = list(_changes(asked, load is not None, () if server is None else server.loads))
-    here = _candidates(asked, [each for each in changes if "engine" not in each])
+    here = _candidates(asked, [each for each in changes if "engine" not in each], users)
     if more := more_memory(asked):
         here = _with_headroom(asked, here, users, more)
-    tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each])]
+    tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each], users)]
     if not tried:
         Candidate(asked.with_(**changes[0]), changes[0]).memory(1)  # raises why there is no way to run it
         raise RooflineError("there is no way to run it")
@@ -133,7 +135,7 @@ def _with_headroom(asked: Scenario, here: list[Candidate], users: int, wider: di
     released = [each for each in here if each.released]
     if any(each.supported and each.memory(users).fits for each in released):
         return here
-    more = _candidates(asked, [{**each.options, **wider} for each in here])
+    more = _candidates(asked, [{**each.options, **wider} for each in here], users)
     others = [each for each in here if not each.released]
     found = [*released, *(each for each in more if each.released and each.memory(users).fits), *others]
     return found if any(each.supported and each.memory(1).fits for each in found) else [*found, *more]
@@ -166,15 +168,33 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
     return _best(laid_out, load, targets)
 
 
-def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]]) -> list[Candidate]:
+def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]], users: int) -> list[Candidate]:
     """The candidates of some changes that can be simulated."""
     found = []
     for options in changes:
         with suppress(RooflineError):
-            candidate = Candidate(asked.with_(**options), options)
+            candidate = _starting(Candidate(asked.with_(**options), options), users)
             candidate.memory(1)
             found.append(candidate)
     return found
+
+
+def _starting(candidate: Candidate, users: int) -> Candidate:
+    """With fewer sequences than the engine's own, where the states of those leave no room for all users.
+
+    As many as it starts with, or else as many as there are users.
+    """
+    scenario, name = candidate.scenario, "max_num_seqs"
+    if startable_sequences(scenario) is None or candidate.memory(users).fits:
+        return candidate
+    own = startable(scenario)
+    starts = Candidate(own, {**candidate.options, name: own.given(name)})
+    if own.max_batch >= users and starts.memory(users).fits:
+        return starts
+    parallel = scenario.settings.parallel
+    each = -(-users // parallel.data) * ranks_together(scenario.profile.name, name, parallel)
+    served = Candidate(scenario.with_(max_num_seqs=each), {**candidate.options, name: each})
+    return served if served.memory(users).fits else starts
 
 
 def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:

@@ -68,8 +68,8 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @property
     def unlaid(self) -> dict[str, Any]:
-        """The options without those of the layout."""
-        return {name: value for name, value in self.options.items() if name not in LAYOUT}
+        """The options without those of the layout, and the sequences with which it starts."""
+        return {name: value for name, value in self.options.items() if name not in (*LAYOUT, "max_num_seqs")}
 
     @property
     def formats(self) -> str:

@@ -394,6 +394,16 @@ def test_fewer_requests_at_once_than_users_is_what_to_change() -> None:
     )
 
 
+def test_a_hybrid_model_is_answered_with_the_sequences_that_its_command_has() -> None:
+    """vLLM does not start where states of its own 1,024 sequences have no room: fewer leave room for all users."""
+    found = answer("qwen3.8-flash-next", "h100-sxm", users=10)
+    assert found.scenario.given("max_num_seqs") == 10
+    assert "--max-num-seqs 10" in found.command
+    assert found.at_once == 10
+    named = answer("qwen3.8-flash-next", "h100-sxm", users=10, max_num_seqs=10)
+    assert found.outcome == named.outcome
+
+
 def test_one_user_is_a_load_of_one() -> None:
     assert (
         answer("llama-3.1-8b", "h100-sxm", users=1).outcome
