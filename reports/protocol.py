@@ -27,7 +27,7 @@ from roofline.scenario.options import OPTIONS
 from roofline.specs.library import folders
 from roofline.specs.modelspec import list_models
 from roofline.specs.servers import SERVERS
-from roofline.verdict.verdict import settled
+from roofline.verdict.asked import settled
 
 Value = str | int | float | bool | list[str]
 Options = Annotated[

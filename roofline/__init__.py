@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from roofline.specs.model import Model
     from roofline.specs.modelspec import list_models, load_model
     from roofline.specs.precision import Precision, parse_precision
-    from roofline.verdict.verdict import Verdict, answer
+    from roofline.verdict.asked import answer
+    from roofline.verdict.verdict import Verdict
     from roofline.whatif import solve
     from roofline.whatif.comparison import Comparison, compare
     from roofline.whatif.explanation import Explanation, explain

@@ -52,7 +52,8 @@ from roofline.serving.curve import serve, targets_of
 from roofline.serving.options import LOAD_OPTIONS, load_values
 from roofline.serving.sessions.served import SessionCurve
 from roofline.specs.names import taken
-from roofline.verdict.verdict import Verdict, load_of
+from roofline.verdict.asked import load_of
+from roofline.verdict.verdict import Verdict
 from roofline.whatif.explanation import Explanation
 from roofline.whatif.explanation.operators import operator_at
 from roofline.whatif.metrics import find_metric

@@ -38,7 +38,7 @@ from roofline.specs.library import folders, spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_any, load_model
 from roofline.specs.written import to_spec
-from roofline.verdict.verdict import answer, load_of
+from roofline.verdict.asked import answer, load_of
 from roofline.whatif.command_line import command_words, option_texts
 
 Setup = Mapping[str, str]

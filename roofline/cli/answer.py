@@ -66,7 +66,7 @@ def answer(
     from roofline.reports.output.terminal import terminal
     from roofline.scenario.options import read_options
     from roofline.specs.names import taken
-    from roofline.verdict.verdict import answer as find
+    from roofline.verdict.asked import answer as find
 
     words = [word for word in (model, *(hardware or ())) if word is not None]
     if hardware and options.get("hw") is not None:

@@ -50,7 +50,7 @@ def launch(
     from roofline.core.files import write_together
     from roofline.launch.bundle import launch as bundle
     from roofline.serving.options import LOAD_OPTIONS, load_values
-    from roofline.verdict.verdict import settled
+    from roofline.verdict.asked import settled
 
     name, at, version = (engine or "").partition("@")
     if name:

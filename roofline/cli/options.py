@@ -54,7 +54,7 @@ def fitting(scenario: Scenario, **load: Any) -> Scenario:
     """
     from roofline.advisor.fitting import written
     from roofline.serving.options import LOAD_OPTIONS, load_values
-    from roofline.verdict.verdict import fitted
+    from roofline.verdict.asked import fitted
 
     for name in ("concurrency", "rate"):
         if load.get(name) is not None:

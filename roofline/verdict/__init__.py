@@ -10,7 +10,8 @@ from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
     from roofline.advisor.planned import Plan
-    from roofline.verdict.verdict import Verdict, answer
+    from roofline.verdict.asked import answer
+    from roofline.verdict.verdict import Verdict
 
 __all__ = ["Plan", "Verdict", "answer"]
 

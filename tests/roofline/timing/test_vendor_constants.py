@@ -11,7 +11,7 @@ from roofline.reports.documents.sessions import sessions_document
 from roofline.scenario.notes import notes
 from roofline.serving.sessions.profiles import profile
 from roofline.serving.sessions.served import serve_sessions
-from roofline.verdict.verdict import answer
+from roofline.verdict.asked import answer
 
 
 @pytest.mark.parametrize("hardware", ["mi300x", "mi325x"])
