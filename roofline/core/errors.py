@@ -117,7 +117,7 @@ def alternatives(options: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
 
 
-def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
+def suggest(name: object, known: Iterable[str], listed: int = 16) -> str:
     """The end of a message about an unknown name: its completions, else the closest name, else the first ones."""
     options, name = sorted(set(known)), (name if isinstance(name, str) else _shown(name))[:MAX_NAME]
     completions = [quote(option) for option in options if _completes(option.lower(), str(name).lower())]

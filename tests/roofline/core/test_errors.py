@@ -28,7 +28,7 @@ HARDWARE, MODELS = list_hardware(), list_models()
         ),
         ("lama-3.1-8b", MODELS, "; did you mean 'llama-3.1-8b'?"),
         ("zzz", ["one", "two"], "; known: one, two"),
-        ("zzz", [f"m{number:02}" for number in range(15)], "; known: m00, m01, m02, m03, m04, m05 and 9 others"),
+        ("zzz", [f"m{number:02}" for number in range(17)], "; known: m00, m01, m02, m03, m04, m05 and 11 others"),
         ("zzz", [], ""),
     ],
 )
