@@ -175,8 +175,8 @@ class Scenario:
 
     @property
     def model_name(self) -> str:
-        """The name or path of the model, as given."""
-        return self._asked.written.get("model", self.model.name)
+        """The name or path of the model, as given; the spec's where a technique changed the scenario."""
+        return self._asked.written.get("model", self.model.name) if self.asked else self.model.name
 
     @property
     def hardware_name(self) -> str:

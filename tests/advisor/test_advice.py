@@ -49,8 +49,8 @@ SCENARIOS = st.builds(
     [
         ("deepseek-v3", "h200-sxm", None, {"fp8", "smoothquant", "rtn"}),
         ("deepseek-v3", "h200-sxm", "bf16", set()),
-        ("deepseek-v3", "a100-sxm-80gb", None, {"rtn"}),  # INT8 multiplies there, where the FP8 weights are decoded
-        ("gpt-oss-20b", "h200-sxm", None, {"fp8", "awq", "gptq", "smoothquant"}),
+        ("deepseek-v3", "a100-sxm-80gb", None, {"rtn", "smoothquant"}),  # published in INT8 by nobody
+        ("gpt-oss-20b", "h200-sxm", None, {"fp8", "awq", "gptq", "smoothquant", "nvfp4"}),
         ("llama-3.1-8b", "h200-sxm", None, set()),
     ],
 )
@@ -69,7 +69,8 @@ def test_no_checkpoint_is_quantized_to_what_it_has(model, hw, scheme, refused) -
             assert after < before * 1.01
     assert refused <= told
     assert bool(refused) is bool(told)
-    assert not told & {"fp8-kv", "nvfp4", *(["smoothquant"] if hw == "a100-sxm-80gb" else [])}
+    assert "fp8-kv" not in told
+    assert model != "deepseek-v3" or "nvfp4" not in told
 
 
 @pytest.mark.parametrize("objective", sampled([Objective.TOTAL, Objective.TPOT], 1))
@@ -274,7 +275,9 @@ def test_no_gain_is_quoted_over_a_baseline_that_does_not_fit(run: Callable[..., 
     """Qwen2.5-32B in 16 bits needs 66 GB: a time on 24 GB is that of no run."""
     code, text, _ = run("advise", "qwen2.5-32b", "--hw", "rtx-4090")
     assert code == 0
-    assert "does not fit as it is; it fits with --quant awq (33.7 tokens/s); with" in " ".join(text.split())
+    assert "does not fit as it is; it fits with --engine llama.cpp --quant q5_k_m (34.3 tokens/s); with" in " ".join(
+        text.split()
+    )
     assert "goes from" not in text
     assert "times alone" not in text
     assert not re.search(r"\(\d\S* times\)", text.partition("Single changes")[2])

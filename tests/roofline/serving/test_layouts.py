@@ -51,7 +51,7 @@ def test_one_scenario_has_all_copies_of_a_layout() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "hardware", "users"),
-    sampled([("gpt-oss-120b", "8xmi300x", 32), ("llama-3.3-70b", "8xh100-sxm", 64)], 1),
+    sampled([("gpt-oss-120b", "8xmi300x", 32), ("llama-3.3-70b", "8xh100-sxm", 16)], 1),
 )
 def test_the_layout_of_an_answer_is_that_of_a_choice(model: str, hardware: str, users: int) -> None:
     """But for copies that divide experts, and pipelines within a node, of which none is measured."""

@@ -256,8 +256,8 @@ def test_memory_that_is_sold_with_fewer_cores(text: str, gigabytes: int, bandwid
 
 @pytest.mark.parametrize("name", HARDWARE)
 def test_a_title_names_its_hardware_alone(name: str) -> None:
-    if name in ("tpu-v7", "trainium-1", "vr200"):
-        pytest.skip("its title is a prefix of others")
+    if name in ("tpu-v7", "trainium-1", "vr200", "gb200", "gb300"):
+        pytest.skip("its title is a prefix of others, or has the name of a rack")
     title = load_hardware(name).title.replace("8480+", "8480plus")
     assert load_hardware(title).name == name
 

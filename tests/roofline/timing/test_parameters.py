@@ -59,6 +59,7 @@ UNPUBLISHED = """
     cerebras-gpt-13b deepseek-llm-67b dots.ocr eurollm-9b granite-code-20b granite-code-34b granite-code-3b
     granite-code-8b laguna-m.1 ling-lite-1.5 llada2.0-mini mimo-7b orion-14b
     snowflake-arctic solar-open2-250b solar-pro-preview xverse-13b intern-s1-pro
+    joyai-llm-flash
     command-a-plus iquest-q1 laguna-s-2.1 lfm2.5-8b-a1b llama-guard-4-12b nemotron-3-ultra-550b-a55b step-3
 """
 
