@@ -20,11 +20,14 @@ from msgspec import Struct
 
 from roofline.core.documents import bundled, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
-from roofline.specs.library import spec_files, spec_path
+from roofline.specs.library import File, spec_files, spec_path
 from roofline.specs.model_index import TUNED, UNSAID, Entry, Words, index, words
 from roofline.specs.names import PLAIN, Files, Named, record, undescribed
 from roofline.specs.precision import scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
+
+Repositories = Mapping[str, Mapping[str, Any]]
+"""Repositories by name, each with what it changes of a spec's model."""
 
 MISSPELT = 0.9
 """Likeness from which a name is a misspelling of another, and no name of something else."""
@@ -183,7 +186,7 @@ def _found(repository: str, entry: Entry, ending: str = "") -> tuple[str, Mappin
     found = re.search(rf"^ +({owner}{re.escape(repository)}{ending}):", entry.repositories, re.M)
     if found is None:
         return None
-    listed: Mapping[str, Mapping[str, Any]] = read_mapping(entry.path)["repositories"]
+    listed = _repositories(File.at(entry.path))
     return next(each for each in listed.items() if each[0].lower() == found[1])
 
 
@@ -209,9 +212,7 @@ def listed_repository(name: str) -> str:
 
 def begun_repository(model: str, name: str) -> str:
     """The one unquantized repository of a model's bundled spec that a name begins or is: qwen3.8; "" for none."""
-    path = spec_files("modelspecs").get(model)
-    listed = {} if path is None else read_mapping(path).get("repositories") or {}
-    plain = [each for each, changes in listed.items() if not changes]
+    plain = [each for each, changes in _repositories_of(model).items() if not changes]
     begun = [each for each in plain if letters(each.rpartition("/")[2]).startswith(letters(name))]
     return begun[0] if len(begun) == 1 else ""
 
@@ -221,8 +222,7 @@ def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
 
     They are those of a `repository`, by default of the spec's name: others of the architecture have other weights.
     """
-    path = spec_files("modelspecs").get(model)
-    listed = {} if path is None else read_mapping(path).get("repositories") or {}
+    listed = _repositories_of(model)
     own, found = letters(repository.rpartition("/")[2] or model).removesuffix("bf16"), dict[str, str]()
     for name in sorted(listed, key=len):  # a model itself before its -Instruct
         other = listed[name]
@@ -232,12 +232,21 @@ def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
     return found
 
 
-@lru_cache(maxsize=256)
 def published_in(model: str) -> frozenset[str]:
     """The quantization schemes of the repositories that a model's bundled spec lists, whatever else they change."""
+    return frozenset(other["quantization"] for other in _repositories_of(model).values() if other.get("quantization"))
+
+
+def _repositories_of(model: str) -> Repositories:
+    """The repositories that a model's spec lists, each with what it changes; none of a model without a spec."""
     path = spec_files("modelspecs").get(model)
-    listed = {} if path is None else read_mapping(path).get("repositories") or {}
-    return frozenset(other["quantization"] for other in listed.values() if other.get("quantization"))
+    return {} if path is None else _repositories(File.at(path))
+
+
+@lru_cache(maxsize=256)
+def _repositories(spec: File) -> Repositories:
+    found: Repositories | None = read_mapping(spec.path).get("repositories")
+    return found or {}
 
 
 def begins(written: str, owner: str) -> bool:
