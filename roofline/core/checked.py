@@ -48,8 +48,8 @@ Count = Annotated[int, Meta(ge=1)]
 class Checked(Struct, frozen=True):
     """A Struct whose fields hold what their annotations allow; raises RooflineError for others.
 
-    Numbers are finite, and of Python or NumPy; a field annotated with Any is not checked. A class with a check of its
-    own calls this one first.
+    Numbers are finite, and of Python or NumPy; a field annotated with Any, or with one of several classes, is not
+    checked. A class with a check of its own calls this one first.
     """
 
     def __post_init__(self) -> None:
@@ -94,7 +94,11 @@ def _rule(hint: Any, bounds: Meta | None = None) -> Rule | None:
         return (lambda value: isinstance(value, (bool, np.bool_))), "True or False"
     if hint is float:
         return _numbers(bounds or Meta(), (int, float, np.integer, np.floating), "a number")
-    return _numbers(bounds or Meta(), (int, np.integer), "a whole number") if hint is int else None
+    if hint is int:
+        return _numbers(bounds or Meta(), (int, np.integer), "a whole number")
+    if isinstance(hint, type) and hint not in (Any, object):
+        return (lambda value: isinstance(value, hint)), _WORDS.get(hint, f"of type {hint.__name__}")
+    return None
 
 
 _WORDS: Mapping[type, str] = {str: "a text", Mapping: "a mapping"}

@@ -16,6 +16,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
 from roofline.serving.curve import serve
 from roofline.serving.load import Load, Trace
+from roofline.serving.sessions.profiles import profile
 from roofline.specs.engine import load_engine
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import load_hardware
@@ -24,6 +25,7 @@ from roofline.specs.modelspec import load_model
 H100 = load_hardware("h100-sxm")
 LLAMA = load_model("llama-3.1-8b")
 VLLM = load_engine("vllm")
+CHAT = profile("chat")
 LINK, PRICE = H100.interconnects[0], H100.price
 
 NONE_OF: list[tuple[Struct, str, Any]] = [
@@ -67,6 +69,8 @@ NONE_OF: list[tuple[Struct, str, Any]] = [
     *((VLLM.scheduler, name, value) for name, value in (("tokens", 0), ("sequences", -5), ("order", "nonsense"))),
     *((VLLM.scheduler, name, value) for name, value in (("latency", -1.0), ("step", -1.0), ("lag", -1))),
     (Load(concurrency=4), "ramp", -5.0),
+    *((CHAT, name, None) for name in ("turns", "new", "output", "gap")),
+    *((VLLM, name, None) for name in ("scheduler", "name")),
     (find_format("fp8"), "bits", -4.0),
     (find_format("fp8"), "bits", 0.0),
 ]  # fmt: skip
