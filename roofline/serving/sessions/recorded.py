@@ -159,7 +159,7 @@ def _requests(rows: list[dict[str, Any]], where: str, characters: float | None) 
         return "Mooncake trace", _joined(read)
     sessions = _grouped(zip(read, rows, strict=True))
     if "delay" in first:
-        delays = _grouped((float(row.get("delay") or 0) / 1e3, row) for row in rows)
+        delays = _grouped((_tokens(row.get("delay") or 0, where) / 1e3, row) for row in rows)
         return "AIPerf sessions", [_grown(*each) for each in zip(sessions, delays, strict=True)]
     return "request log", sessions
 
@@ -179,7 +179,7 @@ def _row(row: Mapping[str, Any], names: Sequence[str | None], scale: float, wher
 def _tokens(value: object, where: str = "") -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number <= MAX_LENGTH:
         raise SpecError(where or "the file", "has a request without a number of tokens or seconds")

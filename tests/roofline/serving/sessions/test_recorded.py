@@ -105,6 +105,14 @@ def test_other_formats(tmp_path: Path) -> None:
         read_recorded(path)
 
 
+@pytest.mark.parametrize("name", ["input_length", "output_length", "latency", "delay"])
+@pytest.mark.parametrize("value", ["soon", 10**400, -1])
+def test_a_recorded_number_that_is_none_is_refused(name: str, value: object, tmp_path: Path) -> None:
+    row = {"session_id": "s", "timestamp": 0, "latency": 3.0, "input_length": 100, "output_length": 50, "delay": 0}
+    with pytest.raises(RooflineError, match="tokens or seconds"):
+        read_recorded(written(tmp_path / "a.jsonl", [row, row | {name: value}]))
+
+
 def test_a_servers_histograms(tmp_path: Path) -> None:
     lines = ["# TYPE vllm:request_prompt_tokens histogram"]
     for name, bounds in (("prompt", (100, 1000)), ("generation", (10, 50))):
