@@ -76,6 +76,26 @@ def activation(name: str, format: Format, *width: Dim) -> Tensor:
     return Tensor(name, Role.ACTIVATION, (BATCH, QUERIES, *width), format)
 
 
+class Ops(list[Op]):
+    """The operators of a layer in the order they run: each method adds one and returns what it writes."""
+
+    def __init__(self, formats: Formats) -> None:
+        super().__init__()
+        self.formats = formats
+
+    def run(self, op: Op) -> Tensor:
+        """The first tensor that `op` writes."""
+        self.append(op)
+        return op.writes[0]
+
+    def project(
+        self, name: str, source: Tensor, made: str, *width: Dim, bias: bool = False, component: str | None = None
+    ) -> Tensor:
+        """The activation `made` of a linear layer, in the base format and of shape (batch, queries, *width)."""
+        made_of = activation(made, self.formats.base, *width)
+        return self.run(linear(name, source, made_of, self.formats, bias, component))
+
+
 def vectors(op: str, names: Iterable[str], width: int, format: Format) -> tuple[Tensor, ...]:
     """Learned vectors of an operator, all of length `width`."""
     return tuple(Tensor(f"{op}.{name}", Role.WEIGHT, (width,), format) for name in names)
