@@ -148,15 +148,11 @@ def normalise(name: str, norm: Norm, source: Tensor, target: Tensor, formats: Fo
     return Op(name, Kind.NORM, reads=(source, *learned), writes=(target,), vector_flops=flops)
 
 
-def low_rank_query(
-    norm: Norm, source: Tensor, down: Tensor, normed: Tensor, target: Tensor, formats: Formats
-) -> list[Op]:
+def low_rank_query(ops: Ops, norm: Norm, source: Tensor, down: Tensor, normed: Tensor, target: Tensor) -> None:
     """Queries through a low rank: the projection down, a norm, and the projection up."""
-    return [
-        linear("q_a_proj", source, down, formats),
-        normalise("q_a_norm", norm, down, normed, formats),
-        linear("q_b_proj", normed, target, formats),
-    ]
+    ops.append(linear("q_a_proj", source, down, ops.formats))
+    ops.append(normalise("q_a_norm", norm, down, normed, ops.formats))
+    ops.append(linear("q_b_proj", normed, target, ops.formats))
 
 
 def add(name: str, left: Tensor, right: Tensor, target: Tensor) -> Op:
