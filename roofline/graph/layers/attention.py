@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mask_of
 from roofline.graph.layers.basic import (
     STATE_FORMAT,
     Formats,
+    Ops,
     activation,
     collective,
     elementwise,
@@ -47,21 +49,30 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     queries = [activation(f"query_{stage}", formats.base, heads, width) for stage in stages[:-1]] + [query]
     new_keys = [activation(f"key_{stage}", formats.base, kv_heads, width) for stage in stages[:-1]] + [key_new]
     of_query, of_key, of_value = spec.biases
-    ops = [] if spec.unit else _query(spec, norm, source, queries[0], formats)
+    ops = Ops(formats)
+    if spec.query_rank is not None and not spec.unit:
+        down = activation("query_latent", formats.base, spec.query_rank)
+        low_rank_query(ops, norm, source, down, replace(down, name="query_latent_normed"), queries[0])
+    elif not spec.unit:
+        ops.append(linear("q_proj", source, queries[0], formats, of_query))
     gate = activation("attn_gate", formats.base, heads, 1 if spec.gate == "head" else value_width)
     if spec.gate:
         ops.append(linear("q_gate_proj", source, gate, formats, of_query and spec.gate is True, "q_proj"))
     if not spec.kv_shared:
         ops.append(linear("k_proj", source, new_keys[0], formats, of_key))
-        ops += _unit(spec, new_keys[0], queries[0], formats) if spec.unit else []
-        made = _values(spec, new_keys[0], value_new, formats)
+        if spec.unit:  # a gated attention unit: queries are the keys, scaled and shifted, and so is what keys add
+            learned = vectors("unit", ["q_scale", "q_shift", "k_scale", "k_shift"], width, formats.weight("norm"))
+            reads, flops = (new_keys[0], *learned), 4 * queries[0].elements
+            ops.append(elementwise("unit_scale", Kind.ELEMENTWISE, reads, queries[0], flops))
+        made = activation("value_projected", formats.base, kv_heads, value_width)
+        made = {"projected": value_new, "keys": new_keys[0]}.get(spec.values, made)
         if spec.values != "keys":
             ops.append(linear("v_proj", source, made, formats, of_value))
         if spec.values != "projected":
             ops.append(normalise("v_norm", replace(norm, weight=False), made, value_new, formats))
     if spec.qk_norm:
-        normed = [("q_norm", queries), *([] if spec.kv_shared else [("k_norm", new_keys)])]
-        norms = [_head_norm(name, spec, norm, pair[0], pair[1], formats) for name, pair in normed]
+        chains = [("q_norm", queries), *([] if spec.kv_shared else [("k_norm", new_keys)])]
+        norms = [_head_norm(name, spec, norm, chain[0], chain[1], formats) for name, chain in chains]
         ops += _joined(norms, formats) if spec.qk_norm == "full" else norms
     if rotary:
         turned = (queries[-2],) if spec.kv_shared else (queries[-2], new_keys[-2])
@@ -76,31 +87,14 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         ops.append(_page_scores(spec, spec.page, query, formats))
     ops += _attend(spec, query, summed, formats)
     if spec.unit and spec.chunk is not None:
-        cells = heads * width * value_width
-        state = (heads, width, value_width)
-        earlier = activation("attn_earlier", formats.base, heads, value_width)
-        reads = (query, key_new, value_new)
-        ops.append(recurrence("linear_attention", reads, state, earlier, matrix_flops=BATCH * QUERIES * 4 * cells))
+        state, earlier = (heads, width, value_width), activation("attn_earlier", formats.base, heads, value_width)
+        flops = BATCH * QUERIES * 4 * math.prod(state)
+        ops.append(recurrence("linear_attention", (query, key_new, value_new), state, earlier, flops))
     if spec.gate:
         flops = SIGMOID_FLOPS * gate.elements + output.elements
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats, spec.output_bias))
     return ops
-
-
-def _query(spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """The projection of queries, or both of low rank and the norm between."""
-    if spec.query_rank is None:
-        return [linear("q_proj", source, target, formats, spec.biases[0])]
-    down = activation("query_latent", formats.base, spec.query_rank)
-    normed = activation("query_latent_normed", formats.base, spec.query_rank)
-    return low_rank_query(norm, source, down, normed, target, formats)
-
-
-def _unit(spec: Attention, key: Tensor, query: Tensor, formats: Formats) -> list[Op]:
-    """The queries of a gated attention unit, and of keys what each adds: scaled and shifted, both learned."""
-    learned = vectors("unit", ["q_scale", "q_shift", "k_scale", "k_shift"], spec.head_dim, formats.weight("norm"))
-    return [elementwise("unit_scale", Kind.ELEMENTWISE, (key, *learned), query, 4 * query.elements)]
 
 
 def _page_scores(spec: Attention, page: int, query: Tensor, formats: Formats) -> Op:
@@ -121,15 +115,6 @@ def _page_scores(spec: Attention, page: int, query: Tensor, formats: Formats) ->
     each = 2 if page == 1 else PAGE_FLOPS
     flops = BATCH * (mask.keys / page) * (each * spec.heads * spec.head_dim)
     return elementwise("page_scores", Kind.ELEMENTWISE, (query, bounds), scores, flops)
-
-
-def _values(spec: Attention, key: Tensor, value: Tensor, formats: Formats) -> Tensor:
-    """The output of the value projection: the cached `value` itself, an input of its norm, or the projected `key`."""
-    if spec.values == "projected":
-        return value
-    if spec.values == "keys":
-        return key
-    return activation("value_projected", formats.base, spec.kv_heads, spec.value_width)
 
 
 def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) -> list[Op]:

@@ -76,6 +76,26 @@ def activation(name: str, format: Format, *width: Dim) -> Tensor:
     return Tensor(name, Role.ACTIVATION, (BATCH, QUERIES, *width), format)
 
 
+class Ops(list[Op]):
+    """The operators of a layer in the order they run: each method adds one and returns what it writes."""
+
+    def __init__(self, formats: Formats) -> None:
+        super().__init__()
+        self.formats = formats
+
+    def run(self, op: Op) -> Tensor:
+        """The first tensor that `op` writes."""
+        self.append(op)
+        return op.writes[0]
+
+    def project(
+        self, name: str, source: Tensor, made: str, *width: Dim, bias: bool = False, component: str | None = None
+    ) -> Tensor:
+        """The activation `made` of a linear layer, in the base format and of shape (batch, queries, *width)."""
+        made_of = activation(made, self.formats.base, *width)
+        return self.run(linear(name, source, made_of, self.formats, bias, component))
+
+
 def vectors(op: str, names: Iterable[str], width: int, format: Format) -> tuple[Tensor, ...]:
     """Learned vectors of an operator, all of length `width`."""
     return tuple(Tensor(f"{op}.{name}", Role.WEIGHT, (width,), format) for name in names)
@@ -128,15 +148,11 @@ def normalise(name: str, norm: Norm, source: Tensor, target: Tensor, formats: Fo
     return Op(name, Kind.NORM, reads=(source, *learned), writes=(target,), vector_flops=flops)
 
 
-def low_rank_query(
-    norm: Norm, source: Tensor, down: Tensor, normed: Tensor, target: Tensor, formats: Formats
-) -> list[Op]:
+def low_rank_query(ops: Ops, norm: Norm, source: Tensor, down: Tensor, normed: Tensor, target: Tensor) -> None:
     """Queries through a low rank: the projection down, a norm, and the projection up."""
-    return [
-        linear("q_a_proj", source, down, formats),
-        normalise("q_a_norm", norm, down, normed, formats),
-        linear("q_b_proj", normed, target, formats),
-    ]
+    ops.append(linear("q_a_proj", source, down, ops.formats))
+    ops.append(normalise("q_a_norm", norm, down, normed, ops.formats))
+    ops.append(linear("q_b_proj", normed, target, ops.formats))
 
 
 def add(name: str, left: Tensor, right: Tensor, target: Tensor) -> Op:

@@ -14,7 +14,16 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, compressed_masks
 from roofline.graph.layers.attention import attention_ops
-from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, linear, normalise, vectors
+from roofline.graph.layers.basic import (
+    STATE_FORMAT,
+    Formats,
+    Ops,
+    activation,
+    linear,
+    low_rank_query,
+    normalise,
+    vectors,
+)
 from roofline.graph.layers.flops import ROPE_FLOPS, SOFTMAX_FLOPS
 from roofline.graph.layers.indexer import NARROW, PACKED, scored
 from roofline.graph.op import Kind, Op
@@ -47,25 +56,18 @@ def compressed_attention(
     """The operators of the layer, from the normalised input to the output projection."""
     heads, width = spec.heads, spec.head_dim
     cached = cache_format(spec, formats)
-    down, normed = (
-        activation("query_down", formats.base, spec.q_rank),
-        activation("query_normed", formats.activations, spec.q_rank),
-    )
+    down = activation("query_down", formats.base, spec.q_rank)
+    normed = activation("query_normed", formats.activations, spec.q_rank)
     projected, query = (
         activation("query_projected", formats.base, heads, width),
         activation("query", formats.attention, heads, width),
     )
-    latent_projected = activation("latent_projected", formats.base, width)
-    latent = Tensor("latent", Role.KV, (BATCH, QUERIES, width), cached)
-    bare = replace(norm, weight=False)
-    ops = [
-        linear("q_a_proj", source, down, formats),
-        normalise("q_a_norm", norm, down, normed, formats),
-        linear("q_b_proj", normed, projected, formats),
-        _rotated(normalise("q_norm", bare, projected, query, formats), heads * spec.rope_dim),
-        linear("kv_proj", source, latent_projected, formats),
-        _rotated(normalise("kv_norm", norm, latent_projected, latent, formats), spec.rope_dim),
-    ]
+    latent, bare = Tensor("latent", Role.KV, (BATCH, QUERIES, width), cached), replace(norm, weight=False)
+    ops = Ops(formats)
+    low_rank_query(ops, norm, source, down, normed, projected)
+    ops.append(_rotated(normalise("q_norm", bare, projected, query, formats), heads * spec.rope_dim))
+    latent_projected = ops.project("kv_proj", source, "latent_projected", width)
+    ops.append(_rotated(normalise("kv_norm", norm, latent_projected, latent, formats), spec.rope_dim))
     mask, entries, window = compressed_masks(spec)
     if entries is not None and not spec.shared:
         entry = Tensor("entry", Role.KV, (BATCH, QUERIES / (spec.ratio or 1), width), cached)
@@ -73,9 +75,8 @@ def compressed_attention(
         if spec.indexer is not None:
             ops += _index_keys(spec, spec.indexer, source, entry, formats)
     if entries is not None and spec.own_indexer is not None:
-        index = spec.own_indexer
+        index, keys = spec.own_indexer, PACKED if spec.projected else NARROW
         index_query = activation("index_query", NARROW, index.heads, index.head_dim)
-        keys = PACKED if spec.projected else NARROW
         ops.append(linear("index_q_proj", normed, index_query, formats))
         ops += scored(index, source, index_query, entries, formats, keys, stored=not spec.shared)
     attended = activation("attn_attended", formats.base, heads, width)

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
-from roofline.graph.layers.basic import Formats, activation, collective, convolution, elementwise, linear, normalise
+from roofline.graph.layers.basic import (
+    Formats,
+    Ops,
+    activation,
+    collective,
+    convolution,
+    elementwise,
+    linear,
+    normalise,
+)
 from roofline.graph.layers.flops import ACTIVATION_FLOPS
 from roofline.graph.layers.layer import modulated
 from roofline.graph.layers.residual import averaged, collapsed
@@ -16,6 +25,7 @@ from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
 from roofline.graph.size import ZERO, Dim, as_size
 from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import Format
 from roofline.specs.model import Conditioning, Model
 
 
@@ -58,24 +68,22 @@ def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
     projected, normed = width != model.hidden, model.embedding_norm
     looked_up = activation("embedded", formats.base, width) if projected or normed else target
     added = len(tables) * looked_up.elements if tables else ZERO
+    ops = Ops(formats)
     if model.convolutions:
-        ops = _convolved(model, looked_up, formats)
-        ops[-1] = replace(ops[-1], reads=(*ops[-1].reads, *tables), vector_flops=ops[-1].vector_flops + added)
+        ops += _convolved(model, looked_up, formats)
     elif model.patch:
         patches = activation("patches", formats.base, model.patch)
-        first = linear("patch_embedding", patches, looked_up, formats, model.patch_bias, "embedding")
-        ops = [replace(first, reads=(*first.reads, *tables), vector_flops=first.vector_flops + added)]
+        ops.append(linear("patch_embedding", patches, looked_up, formats, model.patch_bias, "embedding"))
     else:
-        table = _table(model, formats)
-        ops = [
-            Op("embedding", Kind.GATHER, (table, *tables, *_relative(model, formats)), (looked_up,), vector_flops=added)
-        ]
+        table, more = _table(model, formats), _relative(model, formats)
+        ops.append(Op("embedding", Kind.GATHER, (table, *tables, *more), (looked_up,), vector_flops=added))
+    if model.convolutions or model.patch:  # which the last of them adds
+        ops[-1] = replace(ops[-1], reads=(*ops[-1].reads, *tables), vector_flops=ops[-1].vector_flops + added)
     if model.conditioning is not None:
         ops += _condition(model, model.conditioning, formats)
     if projected:
         output = activation("embedding_projected", formats.base, model.hidden) if normed else target
-        ops.append(linear("embedding_in", looked_up, output, formats))
-        looked_up = output
+        looked_up = ops.run(linear("embedding_in", looked_up, output, formats))
     if normed:
         ops.append(normalise("embedding_norm", model.norm, looked_up, target, formats))
     ranks = formats.parallel.tensor
@@ -108,15 +116,13 @@ def _condition(model: Model, spec: Conditioning, formats: Formats) -> list[Op]:
     def vector(name: str, width: int) -> Tensor:
         return Tensor(name, Role.ACTIVATION, (BATCH, width), formats.base)
 
-    hidden = model.hidden
+    ops, hidden = Ops(formats), model.hidden
     time, first, embedded = vector("timestep", spec.frequencies), vector("time_hidden", hidden), vector("time", hidden)
-    condition = vector("condition", hidden)
+    ops.append(linear("time_proj", time, first, formats, bias=True, component="embedding"))
+    ops.append(linear("time_out_proj", first, embedded, formats, bias=True, component="embedding"))
     table = Tensor("classes.weight", Role.WEIGHT, (BATCH, hidden), formats.weight("embedding"), (spec.classes, hidden))
-    return [
-        linear("time_proj", time, first, formats, bias=True, component="embedding"),
-        linear("time_out_proj", first, embedded, formats, bias=True, component="embedding"),
-        Op("class_embedding", Kind.GATHER, (table, embedded), (condition,), vector_flops=condition.elements),
-    ]
+    condition = vector("condition", hidden)
+    return [*ops, elementwise("class_embedding", Kind.GATHER, (table, embedded), condition, condition.elements)]
 
 
 def head(model: Model, source: Tensor, formats: Formats, every: bool = False) -> list[Op]:
@@ -126,27 +132,22 @@ def head(model: Model, source: Tensor, formats: Formats, every: bool = False) ->
     """
     if model.task == "encode":
         return _encoded(model, source, formats)
-    width = model.embedding_width or model.hidden
-    rows = (BATCH, QUERIES) if every else (BATCH,)
-    last = Tensor(source.name, Role.ACTIVATION, (*rows, source.width), source.format)
-    logits = Tensor("logits", Role.ACTIVATION, (*rows, model.vocabulary), formats.base)
-    ops: list[Op] = []
+    ops, rows = Ops(formats), (BATCH, QUERIES) if every else (BATCH,)
+
+    def made(name: str, width: int, format: Format = formats.base) -> Tensor:
+        return Tensor(name, Role.ACTIVATION, (*rows, width), format)
+
+    last, joined = (made(name, source.width, source.format) for name in (source.name, "final_joined"))
     if model.streams > 1:
-        joined = Tensor("final_joined", Role.ACTIVATION, (*rows, model.hidden), source.format)
-        ops.append(collapsed(model.streams, last, joined, formats))
-        last = joined
+        joined = made("final_joined", model.hidden, source.format)
+        last = ops.run(collapsed(model.streams, last, joined, formats))
     elif model.residual_blocks:
-        joined = Tensor("final_joined", Role.ACTIVATION, last.shape, source.format)
-        ops.append(averaged("final", model.residual_blocks, last, joined, formats))
-        last = joined
+        last = ops.run(averaged("final", model.residual_blocks, last, joined, formats))
     if model.final_norm:
-        normed = Tensor("final_normed", Role.ACTIVATION, last.shape, formats.base)
-        ops.append(normalise("final_norm", model.norm, last, normed, formats))
-        last = normed
-    if width != model.hidden:
-        projected = Tensor("embedding_out", Role.ACTIVATION, (*rows, width), formats.base)
-        ops.append(linear("embedding_out", last, projected, formats))
-        last = projected
+        last = ops.run(normalise("final_norm", model.norm, last, made("final_normed", last.width), formats))
+    if (width := model.embedding_width or model.hidden) != model.hidden:
+        last = ops.run(linear("embedding_out", last, made("embedding_out", width), formats))
+    logits = made("logits", model.vocabulary)
     output = linear("lm_head", last, logits, formats, model.lm_head_bias)
     if model.tied_embeddings:
         shared = replace(output.operands[1], name="embedding.weight")
@@ -178,13 +179,12 @@ def _encoded(model: Model, source: Tensor, formats: Formats) -> list[Op]:
         # A diffusion transformer's final norm is modulated, without a gate.
         ops += modulated(norm, model.hidden, 2, formats) if formats.conditioned else norm
         source = normed
-    projected = _projected(model, source, formats)
-    for tap in range(model.deepstack):
-        projected += _projected(model, source, formats, f"deepstack_{tap}_")
-    return [*ops, *projected]
+    for prefix in ("", *(f"deepstack_{tap}_" for tap in range(model.deepstack))):
+        ops += _projected(model, source, formats, prefix)
+    return ops
 
 
-def _projected(model: Model, source: Tensor, formats: Formats, prefix: str = "") -> list[Op]:
+def _projected(model: Model, source: Tensor, formats: Formats, prefix: str) -> list[Op]:
     """The projector of a vision encoder, or one of its copies for the output of an earlier layer (DeepStack)."""
     given = model.projector_bias
     biased = given if isinstance(given, tuple) else (given,) * (len(model.projector) + len(model.merger))
@@ -200,24 +200,16 @@ def _projections(
     widths: Sequence[int], biased: Sequence[bool], hidden: float, source: Tensor, formats: Formats, prefix: str
 ) -> list[Op]:
     """Linear layers with GELU between them; `hidden` is the width of a position before it is merged with others."""
-    ops: list[Op] = []
-    for index, width in enumerate(widths):
-        # The first width is the projector's input: positions are merged where it exceeds the hidden size.
-        if index == 0:
-            merged = Tensor(
-                source.name,
-                Role.ACTIVATION,
-                (*source.shape[:-2], as_size(source.shape[-2]) / (width / hidden), width),
-                source.format,
-            )
-            source = merged
-            continue
+    ops = Ops(formats)
+    if widths:  # the first is the projector's input: positions are merged where it exceeds the hidden size
+        rows = as_size(source.shape[-2]) / (widths[0] / hidden)
+        source = replace(source, role=Role.ACTIVATION, shape=(*source.shape[:-2], rows, widths[0]))
+    for index, width in enumerate(widths[1:], 1):
         target = Tensor(f"{prefix}projected_{index}", Role.ACTIVATION, (*source.shape[:-1], width), formats.base)
-        ops.append(linear(f"{prefix}projector_{index}", source, target, formats, biased[index - 1], "projector"))
+        name = f"{prefix}projector_{index}"
+        source = ops.run(linear(name, source, target, formats, biased[index - 1], "projector"))
         if index < len(widths) - 1:
-            acted = replace(target, name=f"{prefix}projector_activated_{index}")
+            acted, flops = replace(target, name=f"{prefix}projector_activated_{index}"), ACTIVATION_FLOPS["gelu"]
             act = f"{prefix}projector_act_{index}"
-            ops.append(elementwise(act, Kind.ACTIVATION, (target,), acted, ACTIVATION_FLOPS["gelu"] * acted.elements))
-            target = acted
-        source = target
+            source = ops.run(elementwise(act, Kind.ACTIVATION, (target,), acted, flops * acted.elements))
     return ops

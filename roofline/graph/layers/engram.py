@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
-from roofline.graph.layers.basic import Formats, activation, collective, linear, vectors
+from roofline.graph.layers.basic import Formats, Ops, activation, collective, vectors
 from roofline.graph.layers.flops import GATE_FLOPS, NORM_FLOPS
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
@@ -30,15 +30,13 @@ def engram_ops(spec: Engram, streams: int, hidden: int, formats: Formats) -> lis
     table = Tensor(TABLE, Role.WEIGHT, touched, kept, (spec.rows, spec.width))
     rows = activation("engram_rows", formats.activations, taken)
     found = rows if ranks == 1 else replace(rows, name="engram_rows_partial")
-    ops = [Op(ENGRAM, Kind.GATHER, (table,), (found,))]
+    ops = Ops(formats)
+    ops.append(Op(ENGRAM, Kind.GATHER, (table,), (found,)))
     if ranks > 1:
         ops.append(collective("engram_all_reduce", Collective.ALL_REDUCE, found, rows, ranks, ranks))
-    projected = activation("engram_projected", formats.base, (streams + 1) * hidden)
+    projected = ops.project("engram_proj", rows, "engram_projected", (streams + 1) * hidden)
     stream = activation("hidden", formats.base, streams * hidden)
     learned = vectors("engram", ["query", "key"], streams * hidden, formats.weight("norm"))
     flops = (2 * NORM_FLOPS["rmsnorm"] + GATE_FLOPS) * stream.elements
-    return [
-        *ops,
-        linear("engram_proj", rows, projected, formats),
-        Op("engram_gate", Kind.NORM, (stream, projected, *learned), (stream,), vector_flops=flops),
-    ]
+    ops.append(Op("engram_gate", Kind.NORM, (stream, projected, *learned), (stream,), vector_flops=flops))
+    return ops

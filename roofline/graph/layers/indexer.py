@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask
-from roofline.graph.layers.basic import Formats, activation, linear, normalise
+from roofline.graph.layers.basic import Formats, Ops, activation, linear, normalise
 from roofline.graph.layers.flops import INDEX_FLOPS, ROPE_FLOPS
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import Dim, as_size
@@ -64,23 +64,16 @@ def scored(
     Keys are `kept` in that format, in this layer or not `stored` here but in an earlier one.
     """
     weights = activation("index_weights", formats.base, indexer.heads)
-    visible = BATCH * mask.pairs * indexer.heads
-    scores = Tensor("index_scores", Role.ACTIVATION, (BATCH, QUERIES, mask.keys), formats.base)
-    keys = _keys(indexer, mask, kept)
-    if not stored:
-        keys = replace(keys, stored=(0,))
+    visible, keys = BATCH * mask.pairs * indexer.heads, _keys(indexer, mask, kept)
+    keys = keys if stored else replace(keys, stored=(0,))
+    reads, scores = (
+        (query, keys, weights),
+        Tensor("index_scores", Role.ACTIVATION, (BATCH, QUERIES, mask.keys), formats.base),
+    )
+    flops = 2 * visible * indexer.head_dim, INDEX_FLOPS * visible
     return [
         linear("index_weights_proj", source, weights, formats, component="router"),  # never quantized, like routers
-        Op(
-            "index_scores",
-            Kind.INDEX,
-            reads=(query, keys, weights),
-            writes=(scores,),
-            matrix_flops=2 * visible * indexer.head_dim,
-            vector_flops=INDEX_FLOPS * visible,
-            operands=(query, keys),
-            mask=mask,
-        ),
+        Op("index_scores", Kind.INDEX, reads, (scores,), *flops, operands=(query, keys), mask=mask),
         _top_k(scores, (BATCH, QUERIES, indexer.selected), mask, BATCH * mask.pairs),
     ]
 
@@ -88,36 +81,20 @@ def scored(
 def block_indexer(indexer: Indexer, source: Tensor, norm: Norm, formats: Formats) -> list[Op]:
     """MSA: normalised, rotated queries and keys; a score is the greatest in its block, which counts one FLOP a key."""
     width, mask, heads = indexer.head_dim, AttentionMask(), indexer.heads
-    query_projected = activation("index_query_projected", formats.base, heads, width)
+    ops = Ops(formats)
+    projected = ops.project("block_q_proj", source, "index_query_projected", heads, width, component="index_q_proj")
+    key_projected = ops.project("block_k_proj", source, "index_key_projected", width, component="index_k_proj")
     query = activation("index_query", formats.attention, heads, width)
-    projected = activation("index_key_projected", formats.base, width)
     key = Tensor("index_key", Role.KV, (BATCH, QUERIES, width), formats.kv)
-    keys = _keys(indexer, mask, formats.kv)
-    visible = BATCH * mask.pairs * heads
+    for name, read, made in (("block_q_norm", projected, query), ("block_k_norm", key_projected, key)):
+        op = normalise(name, norm, read, made, formats)
+        ops.append(replace(op, vector_flops=op.vector_flops + ROPE_FLOPS * made.elements))
+    operands, visible = (query, _keys(indexer, mask, formats.kv)), BATCH * mask.pairs * heads
     blocks = Tensor("index_scores", Role.ACTIVATION, (BATCH, QUERIES, heads, mask.keys / indexer.block), formats.base)
-    q_norm = normalise("block_q_norm", norm, query_projected, query, formats)
-    k_norm = normalise("block_k_norm", norm, projected, key, formats)
-    return [
-        linear("block_q_proj", source, query_projected, formats, component="index_q_proj"),
-        linear("block_k_proj", source, projected, formats, component="index_k_proj"),
-        _rotating(q_norm),
-        _rotating(k_norm),
-        Op(
-            "index_scores",
-            Kind.INDEX,
-            reads=(query, keys),
-            writes=(blocks,),
-            matrix_flops=2 * visible * width,
-            vector_flops=visible,
-            operands=(query, keys),
-            mask=mask,
-        ),
-        _top_k(blocks, (BATCH, QUERIES, heads, indexer.selected // indexer.block), mask, visible / indexer.block),
-    ]
-
-
-def _rotating(norm: Op) -> Op:
-    return replace(norm, vector_flops=norm.vector_flops + ROPE_FLOPS * norm.writes[0].elements)
+    flops = 2 * visible * width, visible
+    ops.append(Op("index_scores", Kind.INDEX, operands, (blocks,), *flops, operands=operands, mask=mask))
+    picked = (BATCH, QUERIES, heads, indexer.selected // indexer.block)
+    return [*ops, _top_k(blocks, picked, mask, visible / indexer.block)]
 
 
 def _keys(indexer: Indexer, mask: AttentionMask, format: Format) -> Tensor:

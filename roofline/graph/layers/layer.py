@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, of_last
 from roofline.graph.layers.attention import attention, cross_attention
-from roofline.graph.layers.basic import Formats, activation, add, collective, linear, normalise
+from roofline.graph.layers.basic import Formats, Ops, activation, add, collective, linear, normalise
 from roofline.graph.layers.compressed import compressed_attention
 from roofline.graph.layers.engram import engram_ops
 from roofline.graph.layers.mla import latent_attention
@@ -141,25 +141,18 @@ def _sublayer(sub: SubLayer, entering: Tensor, leaving: Tensor, streams: int, bl
     if streams or blocks:
         return _connected(sub, entering, leaving, streams, blocks)
     name, norm, formats = sub.name, sub.norm, sub.formats
-    width = entering.shape[-1]
-    before = norm.placement in ("pre", "sandwich")
-    after = norm.placement in ("sandwich", "output")
-    ops: list[Op] = []
-    source = entering
-    if before:
-        source = activation(f"{name}_input", formats.activations, width)
-        ops.append(normalise(f"{name}_norm", norm, entering, source, formats))
-    output = activation(f"{name}_projected", formats.base, width)
+    width, place, ops = entering.shape[-1], norm.placement, Ops(formats)
+    source, output = entering, activation(f"{name}_projected", formats.base, width)
+    if before := place in ("pre", "sandwich"):
+        normed = activation(f"{name}_input", formats.activations, width)
+        source = ops.run(normalise(f"{name}_norm", norm, entering, normed, formats))
     ops += _reduced(sub, source, output)
-    if after:
+    if place in ("sandwich", "output"):
         normed = activation(f"{name}_normed", formats.base, width)
-        ops.append(normalise(f"{name}_post_norm" if before else f"{name}_norm", norm, output, normed, formats))
-        output = normed
-    if norm.placement != "post":
-        ops.append(add(f"{name}_add", entering, output, leaving))
-    else:
-        summed = activation(f"{name}_summed", formats.base, width)
-        ops.append(add(f"{name}_add", entering, output, summed))
+        output = ops.run(normalise(f"{name}_post_norm" if before else f"{name}_norm", norm, output, normed, formats))
+    summed = activation(f"{name}_summed", formats.base, width) if place == "post" else leaving
+    ops.append(add(f"{name}_add", entering, output, summed))
+    if place == "post":
         ops.append(normalise(f"{name}_norm", norm, summed, leaving, formats))
     return tuple(map(shared, ops))
 
@@ -192,10 +185,11 @@ def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, for
     assert block is not None
     attn_input = activation("attn_input", formats.activations, width)
     mlp_input = attn_input if layer.shared_norm else activation("mlp_input", formats.activations, width)
-    attn_output = activation("attn_projected", formats.base, width)
-    mlp_output = activation("mlp_projected", formats.base, width)
-    between = activation("hidden_between", formats.base, width)
-    partial, ranks = activation("hidden_partial", formats.base, width), formats.parallel.tensor
+    attn_output, mlp_output, between, partial = (
+        activation(name, formats.base, width)
+        for name in ("attn_projected", "mlp_projected", "hidden_between", "hidden_partial")
+    )
+    ranks = formats.parallel.tensor
     attn = SubLayer("attn", mixer, norm, rotary, _of_part(mixer, formats))
     mlp_part = SubLayer("mlp", block, norm, rotary, _of_part(block, formats))
     attn_norm = normalise("attn_norm", norm, entering, attn_input, formats)

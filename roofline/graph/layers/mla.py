@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mla_mask
 from roofline.graph.layers.attention import attention_ops, context_link, over_context
-from roofline.graph.layers.basic import Formats, activation, elementwise, linear, low_rank_query, normalise
+from roofline.graph.layers.basic import Formats, Ops, activation, elementwise, linear, low_rank_query, normalise
 from roofline.graph.layers.flops import ROPE_FLOPS, SIGMOID_FLOPS
 from roofline.graph.layers.indexer import token_indexer, unused_keys
 from roofline.graph.op import Kind, Op
@@ -32,9 +32,13 @@ def latent_attention(
     query = activation("query", formats.attention, heads, qk_dim)
     latent = Tensor("latent", Role.KV, (BATCH, QUERIES, spec.kv_rank + spec.rope_dim), formats.kv)
     output = activation("attn_output", formats.activations, heads, spec.value_dim)
-    ops, compressed = _queries(spec, norm, source, query, formats)
-    down = activation("latent_projected", formats.base, spec.kv_rank + spec.rope_dim)
-    ops.append(linear("kv_a_proj", source, down, formats))
+    ops, compressed = Ops(formats), source  # from which an indexer projects its queries
+    if spec.q_rank is None:
+        ops.append(linear("q_proj", source, query, formats))
+    else:
+        compressed = activation("query_normed", formats.activations, spec.q_rank)
+        low_rank_query(ops, norm, source, activation("query_down", formats.base, spec.q_rank), compressed, query)
+    down = ops.project("kv_a_proj", source, "latent_projected", spec.kv_rank + spec.rope_dim)
     rotated = BATCH * QUERIES * (heads + 1) * (spec.rope_dim if spec.rotary else 0)
     normed = normalise("kv_a_norm", norm, activation("latent_projected", formats.base, spec.kv_rank), latent, formats)
     flops = normed.vector_flops + ROPE_FLOPS * rotated
@@ -47,23 +51,12 @@ def latent_attention(
     summed = activation("attn_attended", formats.base, heads, spec.value_dim) if spec.gate else output
     ops += (_absorbed if absorbed or spec.indexer else _expanded)(spec, mask, query, summed, formats)
     if spec.gate:
-        gate = activation("attn_gate", formats.base, heads, 1 if spec.gate == "head" else spec.value_dim)
-        ops.append(linear("attn_gate_proj", source, gate, formats, component="o_proj"))
+        width = 1 if spec.gate == "head" else spec.value_dim
+        gate = ops.project("attn_gate_proj", source, "attn_gate", heads, width, component="o_proj")
         flops = (SIGMOID_FLOPS + 1) * output.elements
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats))
     return ops
-
-
-def _queries(
-    spec: LatentAttention, norm: Norm, source: Tensor, query: Tensor, formats: Formats
-) -> tuple[list[Op], Tensor]:
-    """The query projection, direct or low-rank, and the tensor from which an indexer projects its queries."""
-    if spec.q_rank is None:
-        return [linear("q_proj", source, query, formats)], source
-    down = activation("query_down", formats.base, spec.q_rank)
-    normed = activation("query_normed", formats.activations, spec.q_rank)
-    return low_rank_query(norm, source, down, normed, query, formats), normed
 
 
 def _cache(spec: LatentAttention, mask: AttentionMask, formats: Formats) -> Tensor:

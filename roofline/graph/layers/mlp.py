@@ -10,7 +10,17 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, Pool
-from roofline.graph.layers.basic import Formats, activation, add, collective, elementwise, linear, normalise, vectors
+from roofline.graph.layers.basic import (
+    Formats,
+    Ops,
+    activation,
+    add,
+    collective,
+    elementwise,
+    linear,
+    normalise,
+    vectors,
+)
 from roofline.graph.layers.flops import ACTIVATION_FLOPS, SIGMOID_FLOPS, SOFTMAX_FLOPS
 from roofline.graph.layers.recurrent import token_shift
 from roofline.graph.op import Kind, Op, Routed
@@ -25,15 +35,13 @@ from roofline.specs.sublayers import MixtureOfExperts, Mlp
 
 def mlp(spec: Mlp, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
     """The operators of an MLP, from the normalised input to the down projection."""
-    up = activation("up", formats.base, spec.width)
-    gate = activation("gate", formats.base, spec.width)
+    up, gate = (activation(name, formats.base, spec.width) for name in ("up", "gate"))
     activated = activation("mlp_activated", formats.activations, spec.width)
     output = activation("mlp_ungated", formats.base, *target.shape[2:]) if spec.receptance else target
-    ops: list[Op] = []
+    ops = Ops(formats)
     if spec.shift:
         mixed = activation("mlp_mixed", formats.activations, *source.shape[2:])
-        ops.append(token_shift("mlp_token_shift", source, mixed, spec.shift, formats))
-        source = mixed
+        source = ops.run(token_shift("mlp_token_shift", source, mixed, spec.shift, formats))
     projections = [
         *([linear("gate_proj", source, gate, formats, spec.bias)] if spec.gated else []),
         linear("up_proj", source, up, formats, spec.bias),
@@ -43,8 +51,7 @@ def mlp(spec: Mlp, source: Tensor, target: Tensor, formats: Formats) -> list[Op]
         projections = [_sparse(op, spec) for op in projections]
     ops += [*projections[:-1], _activate("mlp_act", spec, gate, up, activated), projections[-1]]
     if spec.receptance:
-        receptance = activation("receptance", formats.base, *target.shape[2:])
-        ops.append(linear("receptance_proj", source, receptance, formats))
+        receptance = ops.project("receptance_proj", source, "receptance", *target.shape[2:])
         gated = target.elements * (SIGMOID_FLOPS + 1)
         ops.append(elementwise("mlp_gating", Kind.ACTIVATION, (output, receptance), target, gated))
     return ops
@@ -77,37 +84,27 @@ def mixture_of_experts(spec: MixtureOfExperts, source: Tensor, target: Tensor, f
     `latent` width compute on a projection of the token, and their sum is projected back (LatentMoE; Nemotron 3, 2025):
     ranks exchange latents, and each has both projections whole.
     """
+    ops, parallel = Ops(formats), formats.parallel
+    count = spec.experts * parallel.expert - (parallel.redundant if parallel.expert > 1 else 0)
+    logits = ops.project("router", source, "router_logits", count)
+    bias = vectors("router", ["correction"] if spec.router_bias else [], count, formats.weight("router"))
+    routes, flops = activation("routes", formats.base, spec.top_k), SOFTMAX_FLOPS * logits.elements
+    ops.append(elementwise("router_topk", Kind.SOFTMAX, (logits, *bias), routes, flops))
     routed = activation("routed", formats.base, source.shape[-1]) if spec.shared_width else target
-    routes = activation("routes", formats.base, spec.top_k)
-    router, inputs, outputs = _router(spec, source, routes, formats), source, routed
+    inputs, outputs = source, routed
     if spec.latent:
         inputs = activation("expert_latent", formats.activations, spec.latent)
+        ops.append(linear("latent_down_proj", source, inputs, formats))
         outputs = activation("expert_latent_sum", formats.activations, spec.latent)
-    experts = _routed_experts(spec, inputs, routes, outputs, formats)
-    if formats.parallel.all_to_all:
-        dispatch, combine = _all_to_alls(inputs, spec, formats)
-        *gemms, weighted_sum = experts
-        experts = [dispatch, *gemms, combine, weighted_sum]
+    *gemms, weighted_sum = _routed_experts(spec, inputs, routes, outputs, formats)
+    exchanges = _all_to_alls(inputs, spec, formats) if parallel.all_to_all else []
+    ops += [*exchanges[:1], *gemms, *exchanges[1:], weighted_sum]
+    if spec.latent_norm and spec.latent:
+        normed = replace(outputs, name="expert_latent_normed")
+        outputs = ops.run(normalise("expert_latent_norm", Norm("rmsnorm"), outputs, normed, formats))
     if spec.latent:
-        down = linear("latent_down_proj", source, inputs, formats)
-        norm = []
-        if spec.latent_norm:
-            summed, outputs = outputs, replace(outputs, name="expert_latent_normed")
-            norm = [normalise("expert_latent_norm", Norm("rmsnorm"), summed, outputs, formats)]
-        experts = [down, *experts, *norm, linear("latent_up_proj", outputs, routed, formats)]
-    shared = _shared_experts(spec, source, routed, target, formats) if spec.shared_width else []
-    return [*router, *experts, *shared]
-
-
-def _router(spec: MixtureOfExperts, source: Tensor, routes: Tensor, formats: Formats) -> list[Op]:
-    parallel = formats.parallel
-    experts = spec.experts * parallel.expert - (parallel.redundant if parallel.expert > 1 else 0)
-    logits = activation("router_logits", formats.base, experts)
-    bias = vectors("router", ["correction"] if spec.router_bias else [], experts, formats.weight("router"))
-    return [
-        linear("router", source, logits, formats),
-        elementwise("router_topk", Kind.SOFTMAX, (logits, *bias), routes, SOFTMAX_FLOPS * logits.elements),
-    ]
+        ops.append(linear("latent_up_proj", outputs, routed, formats))
+    return [*ops, *(_shared_experts(spec, source, routed, target, formats) if spec.shared_width else [])]
 
 
 def _routed_experts(
@@ -124,8 +121,7 @@ def _routed_experts(
     touched = pool.touched
     # Rows are gathered as they are read: a token's input is read once for each of its experts.
     rows = Tensor(source.name, source.role, (BATCH, QUERIES, k, hidden), source.format)
-    up = activation("expert_up", formats.base, k, spec.width)
-    gate = activation("expert_gate", formats.base, k, spec.width)
+    up, gate = (activation(f"expert_{name}", formats.base, k, spec.width) for name in ("up", "gate"))
     activated = activation("expert_activated", formats.activations, k, spec.width)
     output = activation("expert_output", formats.base, k, hidden)
     return [
@@ -198,10 +194,8 @@ def _all_to_alls(source: Tensor, spec: MixtureOfExperts, formats: Formats) -> li
         )
         return collective(f"{name}_all_to_all", Collective.ALL_TO_ALL, sent, received, ranks, reach, share, routed)
 
-    return [
-        all_to_all("dispatch", "dispatched", formats.activations, returns=False),
-        all_to_all("combine", "combined", formats.base, returns=True),
-    ]
+    sent = all_to_all("dispatch", "dispatched", formats.activations, returns=False)
+    return [sent, all_to_all("combine", "combined", formats.base, returns=True)]
 
 
 @lru_cache(maxsize=1024)
@@ -244,21 +238,20 @@ def _shared_experts(
     spec: MixtureOfExperts, source: Tensor, routed: Tensor, target: Tensor, formats: Formats
 ) -> list[Op]:
     """The shared experts and their addition to the routed ones."""
-    hidden = source.shape[-1]
-    up = activation("shared_up", formats.base, spec.shared_width)
-    gate = activation("shared_gate", formats.base, spec.shared_width)
-    activated = activation("shared_activated", formats.activations, spec.shared_width)
-    output = activation("shared_output", formats.base, hidden)
-    ops = [
-        *([linear("shared_gate_proj", source, gate, formats, spec.shared_bias, "gate_proj")] if spec.gated else []),
-        linear("shared_up_proj", source, up, formats, spec.shared_bias, "up_proj"),
-        _activate("shared_act", spec, gate, up, activated),
-        linear("shared_down_proj", activated, output, formats, spec.shared_bias, "down_proj"),
-    ]
+    ops, width, hidden = Ops(formats), spec.shared_width, source.shape[-1]
+
+    def project(part: str, read: Tensor, outputs: Dim) -> Tensor:
+        name, component = f"shared_{part}_proj", f"{part}_proj"
+        made = "shared_output" if part == "down" else f"shared_{part}"
+        return ops.project(name, read, made, outputs, bias=spec.shared_bias, component=component)
+
+    made = [project(part, source, width) for part in (("gate", "up") if spec.gated else ("up",))]
+    activated = activation("shared_activated", formats.activations, width)
+    ops.append(_activate("shared_act", spec, made[0], made[-1], activated))
+    output = project("down", activated, hidden)
     if spec.shared_gate:
-        weight = activation("shared_weight", formats.base, 1)
+        weight = ops.project("shared_expert_gate", source, "shared_weight", 1, component="router")
         weighted = activation("shared_weighted", formats.base, hidden)
-        ops.append(linear("shared_expert_gate", source, weight, formats, component="router"))
-        ops.append(elementwise("shared_gating", Kind.ELEMENTWISE, (output, weight), weighted, output.elements))
-        output = weighted
+        gating = elementwise("shared_gating", Kind.ELEMENTWISE, (output, weight), weighted, output.elements)
+        output = ops.run(gating)
     return [*ops, add("shared_add", routed, output, target)]

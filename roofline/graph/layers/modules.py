@@ -25,14 +25,11 @@ def modules(spec: Modules, rotary: bool, source: Tensor, target: Tensor, formats
     """
     ops = [*_tables(spec, formats), *_norms(spec, formats), *_scan(spec, source, formats)]
     made: list[Tensor] = []
-    for index, part in enumerate(spec.linears):
-        if index == spec.before and spec.attention is not None:
+    for index, part in enumerate((*spec.linears, None)):
+        if spec.attention is not None and index == min(spec.before, len(spec.linears)):
             ops += _attend(spec.attention, spec.latent, rotary, made or [source], formats)
             made = [_attended(spec.attention, formats)]
-        ops += _linear(part, index, source, made, formats)
-    if spec.attention is not None and spec.before >= len(spec.linears):
-        ops += _attend(spec.attention, spec.latent, rotary, made or [source], formats)
-        made = [_attended(spec.attention, formats)]
+        ops += [] if part is None else _linear(part, index, source, made, formats)
     ops.append(elementwise("modules_output", Kind.ELEMENTWISE, tuple(made) or (source,), target, target.elements))
     return ops
 
@@ -94,20 +91,18 @@ def _norms(spec: Modules, formats: Formats) -> list[Op]:
     for index, norm in enumerate(spec.norms):
         rows = _rows(f"module_norm_{index}", norm.width, norm.rows, formats.base)
         names = [f"vector_{place}" for place in range(norm.vectors)]
-        learned = vectors(f"module_norm_{index}", names, norm.width, formats.weight("norm"))
-        flops = rows.elements * NORM_FLOPS["rmsnorm"]
-        ops.append(Op(rows.name, Kind.NORM, reads=(rows, *learned), writes=(rows,), vector_flops=flops))
+        reads = (rows, *vectors(rows.name, names, norm.width, formats.weight("norm")))
+        ops.append(elementwise(rows.name, Kind.NORM, reads, rows, rows.elements * NORM_FLOPS["rmsnorm"]))
     return ops
 
 
 def _tables(spec: Modules, formats: Formats) -> list[Op]:
     ops = []
     for index, table in enumerate(spec.tables):
-        taken = (BATCH, QUERIES, table.width)
-        weight = formats.weight("embedding")
+        taken, weight = (BATCH, QUERIES, table.width), formats.weight("embedding")
         rows = Tensor(f"table_{index}.weight", Role.WEIGHT, taken, weight, (table.rows, table.width))
         target = activation(f"table_{index}", formats.base, table.width)
-        ops.append(Op(target.name, Kind.GATHER, reads=(rows, target), writes=(target,)))
+        ops.append(elementwise(target.name, Kind.GATHER, (rows, target), target))
     return ops
 
 
@@ -118,15 +113,6 @@ def _scan(spec: Modules, source: Tensor, formats: Formats) -> list[Op]:
     weights = (Tensor("scan.weights", Role.WEIGHT, (spec.weights,), formats.weight("norm")),) if spec.weights else ()
     states = (Tensor("scan.state", Role.STATE, (BATCH, spec.state), STATE_FORMAT),) if spec.state else ()
     mixed = activation("scanned", formats.base, source.width)
-    flops = TOKENS * spec.scan
-    return [
-        Op(
-            "scan",
-            Kind.SCAN,
-            reads=(mixed, *weights, *states),
-            writes=(mixed, *(Tensor(state.name, state.role, state.shape, state.format, (0,)) for state in states)),
-            matrix_flops=flops,
-            vector_flops=mixed.elements,
-            operands=(mixed,) if spec.scan else (),
-        )
-    ]
+    reads, writes = (mixed, *weights, *states), (mixed, *(replace(state, stored=(0,)) for state in states))
+    operands = (mixed,) if spec.scan else ()
+    return [Op("scan", Kind.SCAN, reads, writes, TOKENS * spec.scan, mixed.elements, operands)]

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Step, extents
-from roofline.graph.layers.basic import Formats, activation, add, convolution, elementwise, linear, normalise
+from roofline.graph.layers.basic import Formats, Ops, activation, add, convolution, elementwise, linear, normalise
 from roofline.graph.layers.flops import ACTIVATION_FLOPS
 from roofline.graph.layers.layer import layer_ops
 from roofline.graph.op import Kind, Op, with_sizes, with_tensors
@@ -105,25 +105,21 @@ class _Builder:
 
     def _entry(self) -> list[Op]:
         """The condition of all residual blocks, from the timestep and an added condition, and the first convolution."""
-        spec, ops = self.spec, self._embedded("time", self.spec.channels[0])
+        spec, ops = self.spec, Ops(self.formats)
+        given = self._embedded("time", self.spec.channels[0], ops)
         if spec.added:
-            both = self._vector("time_and_added")
-            ops += [
-                *self._embedded("added", spec.added),
-                add("added_add", ops[-1].writes[0], self._vector("added"), both),
-            ]
-        ops.append(_silu("condition_act", ops[-1].writes[0], self._vector("condition")))
+            added = self._embedded("added", spec.added, ops)
+            given = ops.run(add("added_add", given, added, self._vector("time_and_added")))
+        ops.append(_silu("condition_act", given, self._vector("condition")))
         latent, hidden = self._map("latent", spec.inputs), self._map("hidden_out", spec.channels[0])
         return [*ops, convolution("convolution_in", latent, hidden, TAPS, self.formats)]
 
-    def _embedded(self, name: str, width: int) -> list[Op]:
+    def _embedded(self, name: str, width: int, ops: Ops) -> Tensor:
         """An embedding by two linear layers with SiLU between."""
-        hidden, acted, target = (self._vector(part) for part in (f"{name}_hidden", f"{name}_activated", name))
-        return [
-            linear(f"{name}_in_proj", self._vector(f"{name}_given", width), hidden, self.formats, True, "embedding"),
-            _silu(f"{name}_act", hidden, acted),
-            linear(f"{name}_out_proj", acted, target, self.formats, True, "embedding"),
-        ]
+        given, hidden = self._vector(f"{name}_given", width), self._vector(f"{name}_hidden")
+        ops.append(linear(f"{name}_in_proj", given, hidden, self.formats, True, "embedding"))
+        acted = ops.run(_silu(f"{name}_act", hidden, self._vector(f"{name}_activated")))
+        return ops.run(linear(f"{name}_out_proj", acted, self._vector(name), self.formats, True, "embedding"))
 
     def _exit(self) -> list[Op]:
         norm = self._normed("out", self._map("hidden", self.spec.channels[0]))
@@ -137,24 +133,23 @@ class _Builder:
 
     def _residual(self, level: int, inputs: int, outputs: int, skip: int = 0) -> tuple[str, int, list[Op]]:
         """A residual block: two convolutions, the condition added between; `skip` of the inputs are concatenated."""
-        ops, source = list[Op](), self._map("hidden", inputs)
+        ops, source = Ops(self.formats), self._map("hidden", inputs)
         if skip:
-            parts, source = (self._map("hidden", inputs - skip), self._map("skip", skip)), self._map("joined", inputs)
-            ops.append(elementwise("concatenate", Kind.ELEMENTWISE, parts, source))
+            parts, joined = (self._map("hidden", inputs - skip), self._map("skip", skip)), self._map("joined", inputs)
+            source = ops.run(elementwise("concatenate", Kind.ELEMENTWISE, parts, joined))
         first, shifted, second = (self._map(name, outputs) for name in ("convolved", "shifted", "convolved_twice"))
         shift = self._vector("shift", outputs)
-        ops.append(self._normed("first", source))
-        ops.append(convolution("first_convolution", ops[-1].writes[0], first, TAPS, self.formats))
+        normed = ops.run(self._normed("first", source))
+        ops.append(convolution("first_convolution", normed, first, TAPS, self.formats))
         ops.append(linear("condition_proj", self._vector("condition"), shift, self.formats, True))
         ops.append(add("condition_add", first, shift, shifted))
-        ops.append(self._normed("second", shifted))
-        ops.append(convolution("second_convolution", ops[-1].writes[0], second, TAPS, self.formats))
+        normed = ops.run(self._normed("second", shifted))
+        ops.append(convolution("second_convolution", normed, second, TAPS, self.formats))
         if inputs != outputs:
-            ops.append(convolution("shortcut", source, self._map("shortcut", outputs), 1, self.formats))
-            source = ops[-1].writes[0]
+            source = ops.run(convolution("shortcut", source, self._map("shortcut", outputs), 1, self.formats))
         ops.append(add("residual_add", source, second, self._map("hidden_out", outputs)))
-        joined = "_with_skip" if skip else ""
-        return f"level_{level}_residual_{inputs}_{outputs}{joined}", level, ops
+        suffix = "_with_skip" if skip else ""
+        return f"level_{level}_residual_{inputs}_{outputs}{suffix}", level, ops
 
     def _transformer(self, level: int, depth: int) -> Iterator[Block]:
         """A norm and a projection, `depth` transformer blocks, and a projection that is added to the feature map."""
