@@ -163,6 +163,21 @@ def test_the_version_is_of_the_image_or_of_the_date(cells: dict[str, str], profi
     assert case(ONE, **cells).scenario.profile.profile == load_engine(profile).profile
 
 
+@pytest.mark.parametrize(
+    ("framework", "image", "version"),
+    [
+        ("dynamo-trt", "tensorrtllm-runtime:1.0.1", "1.3.0rc5"),
+        ("dynamo-sglang", "sglang-runtime:1.2.0", "0.5.11"),
+        ("dynamo-vllm", "vllm-runtime:1.4.2", "0.26.0"),
+        ("dynamo-sglang", "sglang-runtime:9.0", "0.5.9"),
+    ],
+)
+def test_images_of_dynamo_have_the_engines_of_its_release(framework: str, image: str, version: str) -> None:
+    """An unknown release has the version of the date."""
+    found = case(ONE, framework=framework, image=f"nvcr.io/nvidia/ai-dynamo/{image}", date="2026-03-02")
+    assert found.scenario.profile.version == version
+
+
 def test_releases_of_one_profile_have_kernels_of_their_own_also_side_by_side() -> None:
     """TensorRT-LLM plans FlashMLA's work in every layer until 1.3.0rc8: 61 of them, some 20 us each."""
     image, predictor = "nvcr.io/nvidia/tensorrt-llm/release:", Predictor()
@@ -252,29 +267,46 @@ def test_kernels_that_a_launcher_sets_instead_of_tuned_ones_are_slower_and_less_
     assert slow.high - slow.mid > other.high - other.mid
 
 
+WORKERS = {
+    **dict.fromkeys(disaggregated.COLUMNS, "1.0"),
+    "backend": "trtllm",
+    "backend_version": "1.2.0",
+    "model_path": "deepseek-ai/DeepSeek-V3",
+    "precision": "fp8",
+    "hardware": "gb200",
+    "isl": "1024",
+    "osl": "8192",
+    "concurrency": "2048",
+    "decode_attention_dp_size": "32.0",
+    "decode_moe_ep_size": "32.0",
+    "silicon_ttft_ms": "1877",
+    "silicon_tpot_ms": "24.5",
+    "prefill_tp_size": "8.0",
+    "prefill_moe_ep_size": "8.0",
+    "prefill_num_workers": "3.0",
+}
+
+
 def test_stated_disaggregated_deployments() -> None:
-    cells = {
-        **dict.fromkeys(disaggregated.COLUMNS, "1.0"),
-        "backend": "trtllm",
-        "backend_version": "1.2.0",
-        "model_path": "deepseek-ai/DeepSeek-V3",
-        "precision": "fp8",
-        "hardware": "gb200",
-        "isl": "1024",
-        "osl": "8192",
-        "concurrency": "2048",
-        "decode_attention_dp_size": "32.0",
-        "decode_moe_ep_size": "32.0",
-        "silicon_ttft_ms": "1877",
-        "silicon_tpot_ms": "24.5",
-        "prefill_tp_size": "8.0",
-        "prefill_moe_ep_size": "8.0",
-        "prefill_num_workers": "3.0",
-    }
-    found = disaggregated.to_case(Line(1, "file", cells))
+    found = disaggregated.to_case(Line(1, "file", WORKERS))
     assert found.scenario.settings.parallel == Parallelism(tensor=8, expert=8)
     assert found.pools == Pools(3, 1, parallel=Parallelism(data=32, expert=32))
     assert (found.ttft, found.tpot) == pytest.approx((1.877, 0.0245))
+
+
+@pytest.mark.parametrize(
+    ("backend", "stated", "runs"),
+    [
+        ("trtllm", "0.8.1.post2", "1.2.0rc6"),
+        ("trtllm", "0.5.1-rc0.pre3", "1.1.0rc5"),
+        ("trtllm", "1.2.0rc6.post3", "1.2.0rc6"),
+        ("sglang", "0.5.8.post1", "0.5.8"),
+    ],
+)
+def test_pools_of_tensorrt_llm_state_the_image_of_dynamo_in_which_it_runs(backend: str, stated: str, runs: str) -> None:
+    """TensorRT-LLM 0.8 is of 2024 and serves no pools; Dynamo 0.8 has 1.2.0rc6 inside."""
+    found = disaggregated.to_case(Line(1, "file", WORKERS | {"backend": backend, "backend_version": stated}))
+    assert found.scenario.profile.version == runs
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ are seconds, mean or median. What the columns leave open is read from the benchm
               H200 decode 16 with drafts after prompts of 8192 tokens (recipes/h200/8k1k/bs64-2p3d-mtp.yaml).
 * requests    Lengths from 0.8 to 1 of those written, ten requests for each in flight. Medians are taken where a row has
               both: kernels that compile for the first requests take up to 80 s, which means of TTFT contain.
-* version     Of the image, else of the one that ran on the date. Dynamo's images have TensorRT-LLM inside.
+* version     Of the image, else of the one that ran on the date. Tags of Dynamo's images are Dynamo's releases.
 * exchange    Ranks of experts in pools of AMD's devices exchange tokens by MoRI (benchmarks/multi_node/amd_utils).
 * polls       SGLang's decode pools behind Dynamo look for requests and caches every ten steps.
 * budget      A step of prefill has two prompts with TensorRT-LLM, and at least 8192 tokens.
@@ -80,7 +80,7 @@ class Published(Struct, frozen=True):
 
     models: dict[str, str]
     ran: tuple[tuple[str, str, str], ...]
-    dynamo: dict[str, str]
+    dynamo: dict[str, dict[str, str]]
     acceptance: dict[str, tuple[float, float]]
     undrafted: dict[str, str]
     golden: dict[str, tuple[int, float]]
@@ -345,9 +345,14 @@ def _version(backend: str, image: str, date: str) -> str:
     found = _VERSION.search(image.rsplit(":", 1)[-1])
     stated = "" if found is None else found[1]
     if "dynamo" in image:
-        stated = PUBLISHED.dynamo.get(".".join(stated.split(".")[:2]), "") if backend == "trtllm" else ""
+        stated = in_dynamo(backend, stated)
     ran = (version for engine, first, version in PUBLISHED.ran if engine == backend and date.strip() >= first)
     return stated or next(ran, "")
+
+
+def in_dynamo(backend: str, release: str) -> str:
+    """The version of a backend in the image of a release of Dynamo; "" for a release without a row."""
+    return PUBLISHED.dynamo.get(".".join(release.split(".")[:2]), {}).get(backend, "")
 
 
 def _worker(cells: Mapping[str, str], pool: str, model: Model) -> tuple[Parallelism, int]:
