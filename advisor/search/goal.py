@@ -294,6 +294,11 @@ class Goal(Struct, frozen=True):
         return self.objective is Objective.GOODPUT
 
     @property
+    def fills_limits(self) -> bool:
+        """Whether the objective is the largest rate within the limits of TTFT and TPOT."""
+        return self.loaded and (self.demand is None or (self.demand.concurrency or self.demand.sessions) is None)
+
+    @property
     def name(self) -> str:
         """The name of the objective's metric."""
         return self.of or METRIC[self.objective]

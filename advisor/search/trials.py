@@ -96,8 +96,14 @@ class Trial:
     @cached_property
     def scores(self) -> tuple[float, ...]:
         """The objective and the limited metrics, lower is better: the best over the batches that fit in memory."""
-        guides = (_least(partial(self.figure, name), self.fits | (name == "memory")) for name in LIMITED_METRICS)
+        guides = (_least(partial(self._guide, name), self.fits | (name == "memory")) for name in LIMITED_METRICS)
         return (_least(lambda: self.cost, self.fits), *level(list(guides)).tolist())
+
+    def _guide(self, name: str) -> Any:
+        """A limited metric. At the largest rate within limits, all times within them are equal: the rate pays for them."""
+        if self.goal.fills_limits and name in self.goal.limits.given and name != "memory":
+            return max(self.used[name], 1.0)
+        return self.figure(name)
 
     @cached_property
     def score_ignoring_memory(self) -> float:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,6 @@ POINTS = 256
 
 WINDOW = 1024
 """Values before the answer that are all evaluated."""
-
-BISECTION_PERIOD = 4
-"""Every so many steps the bracket is bisected: regula falsi alone is slow where the function is strongly curved."""
 
 RELATIVE = 1e-7
 """Relative tolerance of a real answer, on the side that meets the targets."""
@@ -62,29 +58,38 @@ def bracket_roots(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Brackets of roots of `excess` side by side, each no wider than `absolute` + `relative` * its upper end.
 
-    `below` = excess(low) <= 0 and `above` = excess(high) > 0; the returned ends keep these signs. Regula falsi with the
-    Illinois rule (the value of an end that stays is halved) needs about half of the evaluations of bisection, which
-    is the fallback where a value is not finite.
+    `below` = excess(low) <= 0 and `above` = excess(high) > 0; the returned ends keep these signs. Inverse quadratic
+    interpolation where the last three points allow it, else bisection (Chandrupatla, A new hybrid quadratic/bisection
+    algorithm for finding the zero of a nonlinear function without using derivatives, 1997): half of the evaluations of
+    bisection.
     """
-    kept = np.zeros(low.size)
-    for step in count(1):
-        width = absolute + relative * high
-        wide = high - low > width
-        if not wide.any():
-            return low, high
-        with np.errstate(invalid="ignore", divide="ignore"):
-            bisect = (step % BISECTION_PERIOD == 0) | ~np.isfinite(above - below) | (above <= below)
-            middle = low + (high - low) * np.where(bisect, 0.5, below / (below - above))
-        # At least half the tolerance from either end, so that the other end converges too.
-        middle = np.where(wide, np.minimum(np.maximum(middle, low + width / 2), high - width / 2), low)
-        found = excess(middle)
-        over, under = wide & (found > 0), wide & ~(found > 0)
-        below, above = (
-            np.where(over, below / np.where(kept > 0, 2, 1), np.where(under, found, below)),
-            np.where(under, above / np.where(kept < 0, 2, 1), np.where(over, found, above)),
-        )
-        low, high, kept = np.where(under, middle, low), np.where(over, middle, high), np.where(over, 1, -1)
-    raise AssertionError("unreachable")
+    # The last place, the other end of the bracket, and the place that it replaced.
+    last, other, at_last, at_other = high, low, above, below
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = above / (above - below)
+        while True:
+            start, stop = np.minimum(last, other), np.maximum(last, other)
+            width = absolute + relative * stop
+            wide = stop - start > width
+            if not wide.any():
+                return start, stop
+            share = np.where(np.isfinite(share), share, 0.5)
+            # At least half the tolerance from either end, so that the other end converges too.
+            place = np.clip(
+                last + share * (other - last), start + width / 2, np.maximum(stop, start + width) - width / 2
+            )
+            place = np.where(wide, place, last)
+            found = np.where(wide, excess(place), at_last)
+            same = (found > 0) == (at_last > 0)
+            before, at_before = np.where(same, last, other), np.where(same, at_last, at_other)
+            other, at_other = np.where(same, other, last), np.where(same, at_other, at_last)
+            last, at_last = place, found
+            part, rise = (last - other) / (before - other), (at_last - at_other) / (at_before - at_other)
+            share = at_last / (at_other - at_last) * at_before / (at_other - at_before)
+            share += (
+                (before - last) / (other - last) * at_last / (at_before - at_last) * at_other / (at_before - at_other)
+            )
+            share = np.where((rise**2 < part) & ((1 - rise) ** 2 < 1 - part), share, 0.5)
 
 
 def integer_geomspace(low: float, high: float, points: int) -> NDArray[np.int64]:

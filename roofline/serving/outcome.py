@@ -119,7 +119,7 @@ def spreads(replica: Replica, batch: float, context: float, chunk: float, apart:
         (scales[0], low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft, 0.0),
         (scales[1], low_decode, high_decode, (each, context), scheduler.spread_tpot, accepted),
     ):
-        below, above = scale[0] * (1 - float(low.nearest(*at))), scale[1] * (float(high.nearest(*at)) - 1)
+        below, above = scale[0] * (1 - low.nearest(*at)), scale[1] * (high.nearest(*at) - 1)
         early = max(1 - math.hypot(own[0] * below, error), LEAST)
         ends = farther((early, 1 + math.hypot(own[1] * above, error)), steps.errors)
         found.append(Spread(*ends, MEDIANS if drafts is None else 1.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,12 +91,12 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     room = np.maximum(times.held(number), 1.0)
     lengths, ranks = times.lengths, times.ranks
     batch = 1 + (batch - 1) / ranks
-    full, decode = seconds(times, room, number), times.at(number)
+    full, decode, (base, slope) = seconds(times, room, number), times.at(number), times.base_and_slope(number)
     # Beyond the room the chain has no stationary distribution.
     rate = np.minimum(rate, FULL * room / (times.mean * full))
     used = rate * times.mean * full / room
     room = room / ranks
-    expected = rate / ranks * times.mean * (decode + times.base(number)) / (1 - used)
+    expected = rate / ranks * times.mean * (decode + base) / (1 - used)
     expected = expected + used / (1 - used) * (times.mean * (times.unit + 2 * batch - 2) + room) / 4
     expected = expected + times.mean * (batch - 1)
     wide = np.minimum((6 * expected + 2 * lengths.max()) / STATES, times.mean)
@@ -114,24 +113,20 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     place = np.maximum(lengths / unit[:, np.newaxis], 1.0)  # a prompt, however short, takes a step
     whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, NOTHING)
     place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
-    one = np.fft.rfft(_split(place))  # (points, frequencies)
+    one: Any = np.fft.rfft(_split(place))  # (points, frequencies)
     many = batch[:, np.newaxis]
     one = one / (many - (many - 1) * one)
     left = (tokens - taken) / unit[:, np.newaxis]
     # What is left, however little, takes a step; of a state that takes several, what is left on average.
     left = np.where((left > 1e-9) & (left < 1) & (unit < room * (1 + 1e-9))[:, np.newaxis], 1.0, left)
-    begin = np.ones((*left.shape, STATES + 1), complex)
-    some = left > 0
-    whole, part = np.floor(left[some]), np.mod(left[some], 1.0)[:, np.newaxis]
-    begin[some] = _turns()[whole.astype(int)] * (1 - part + part * _turns()[1])
     # With nothing to decode the next request is awaited.
     still: Array = decode if times.steps else 1 / np.maximum(rate, 1e-9)
     share, each = np.zeros_like(tokens), (rate / ranks / batch)[:, np.newaxis]
     share[:, 0] = 1.0
     for _ in range(ROUNDS if ranks > 1 else 0):
-        share = _solved(_rows(begin * _arriving(one, each * _length(times, taken, number, share, still))))
+        share = _solved(_rows(left, _arriving(one, each * _length(times, taken, number, share, still))))
     length = _length(times, taken, number, share, still)
-    share, free, rows, plain = _stationary(times, begin, one, each * length)
+    share, free, rows, plain = _stationary(times, left, one, each * length)
     none = share[:, 0] ** ranks
     mean = np.maximum((share * length).sum(axis=1), still * none)
     cycle = mean / np.maximum(none, 1e-9)
@@ -149,20 +144,13 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
             steps = times.steps / (none[several].min() if times.alone else 1.0)
             late[several] = _late(round(steps), *(each[several] for each in parts))
     # Those that arrive while prompts are computed delay others, and so on: a branching process.
-    further = np.clip(rate * np.minimum(times.slope(number), times.full(number)), 0.0, 0.95)
+    further = np.clip(rate * np.minimum(slope, times.full(number)), 0.0, 0.95)
     # A rank whose prompts go first decodes in steps without prompts of its own.
     token = cycle if times.alone else mean / np.maximum(share[:, 0], 1e-9) if times.apart else mean
     dispersion = times.unit / (1 - further) ** 2 + rate * token
     if times.alone and ranks == 1 and times.steps:
         dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.unit - 1), 1.0)
     return Prompts(length.T, share.T, unit, room, token, waiting, cycle, busy, still, others, dispersion, late)
-
-
-@cache
-def _turns() -> Any:
-    """The transform of each state, and of as many beyond them (states, frequencies)."""
-    phase = -2j * np.pi * np.arange(STATES + 1) / (2 * STATES)
-    return np.exp(np.arange(2 * STATES)[:, np.newaxis] * phase)
 
 
 def _late(
@@ -237,8 +225,8 @@ def _length(times: Times, taken: Array, number: Array, share: Array, still: Arra
     return length
 
 
-def _stationary(times: Times, begin: Any, one: Any, arriving: Array) -> tuple[Array, ...]:
-    """Twice the probabilities of states, and of transitions, by the transforms of what a step leaves and of a prompt.
+def _stationary(times: Times, left: Array, one: Any, arriving: Array) -> tuple[Array, ...]:
+    """Twice the probabilities of states, and of transitions, by what a step leaves and the transform of a prompt.
 
     With steps that are scheduled ahead, those that come to a step arrived in the one before the last, with prompts with
     some probability that depends on the state: found in a few rounds. The second of both are those of steps that are
@@ -246,35 +234,57 @@ def _stationary(times: Times, begin: Any, one: Any, arriving: Array) -> tuple[Ar
     """
     arrive = _arriving(one, arriving)
     if not times.steps and times.ranks == 1:
-        arrive[:, 0] = one
-    rows = _rows(begin * arrive)
+        arrive = np.concatenate([_densities(one[:, np.newaxis]), _of_states(arrive)[:, 1:]], axis=1)
+    rows = _rows(left, arrive)
     share = _solved(rows)
     if not times.lag or not times.alone or not times.steps:
         return share, share, rows, rows
     free, plain = share, rows
-    none = _rows(begin * arrive[:, :1])
+    none, some = _rows(left, arrive[:, :1]), _of_states(arrive)[:, 1:]
     after = np.broadcast_to(1 - share[:, :1], share.shape)[..., np.newaxis]
     for _ in range(LAGGED):
         with_prompts = share[:, np.newaxis, 1:] / np.maximum(1 - share[:, :1, np.newaxis], NOTHING)
-        rows = (1 - after) * none + after * _rows(begin * (with_prompts @ arrive[:, 1:]))
+        rows = (1 - after) * none + after * _rows(left, with_prompts @ some)
         share = _solved(rows)
         joint = (share[:, 1:, np.newaxis] * rows[:, 1:]).sum(axis=1)
         after = np.clip(joint / np.maximum(share, 1e-15), 0.0, 1.0)[..., np.newaxis]
     return share, free, rows, plain
 
 
-def _arriving(one: Any, arriving: Array) -> Any:
-    """The transform of the tokens of a Poisson number of prompts; full steps, of the last states, have the same."""
+def _arriving(one: Any, arriving: Array) -> Array:
+    """The distributions of the tokens of a Poisson number of prompts (points, states, 2 STATES).
+
+    Full steps, of the last states, have the same, which stands once.
+    """
     differ = int((arriving != arriving[:, -1:]).any(axis=0).sum())
-    found = np.exp(arriving[:, : differ + 1, np.newaxis] * (one - 1)[:, np.newaxis])
-    return found[:, np.minimum(np.arange(arriving.shape[1]), differ)]
+    return _densities(np.exp(arriving[:, : differ + 1, np.newaxis] * (one - 1)[:, np.newaxis]))
 
 
-def _rows(transform: Any) -> Array:
-    """Transition probabilities; what is beyond the last state stays in it."""
-    rows = np.maximum(np.fft.irfft(transform, 2 * STATES, axis=2), 0.0)
-    rows[..., STATES - 1] += rows[..., STATES:].sum(axis=2)
-    return np.asarray(rows[..., :STATES] / rows[..., :STATES].sum(axis=2, keepdims=True))
+def _densities(transforms: Any) -> Array:
+    """The distributions of some transforms, over the last axis."""
+    found = np.maximum(np.fft.irfft(transforms, 2 * STATES, axis=2), 0.0)
+    return np.asarray(found / found.sum(axis=2, keepdims=True))
+
+
+def _of_states(arrive: Array) -> Array:
+    """The distributions of all states, where the last ones have the same."""
+    return arrive[:, np.minimum(np.arange(STATES), arrive.shape[1] - 1)]
+
+
+def _rows(left: Array, arrive: Array) -> Array:
+    """Transition probabilities by what a step leaves and the distributions of what arrives in it.
+
+    Arrivals are shifted by what is left, which is split between two states. What is beyond the last state stays in it.
+    """
+    whole = np.floor(left).astype(int)[..., np.newaxis]
+    part, state = left[..., np.newaxis] - whole, np.minimum(np.arange(STATES), arrive.shape[1] - 1)[:, np.newaxis]
+    place = state * 2 * STATES + (np.arange(-1, STATES - 1) - whole) % (2 * STATES)
+    points = left.shape[0]
+    each = np.take_along_axis(arrive.reshape(points, -1), place.reshape(points, -1), axis=1).reshape(place.shape)
+    rows = np.empty(place.shape)
+    rows[..., :-1] = (1 - part) * each[..., 1:] + part * each[..., :-1]
+    rows[..., -1] = np.maximum(1 - rows[..., :-1].sum(axis=2), 0.0)
+    return rows
 
 
 def _solved(rows: Array) -> Array:

@@ -207,9 +207,8 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
 
 def _mean_step(times: Times, rate: Array, number: Array) -> Array:
     """The mean time between decode tokens of n sequences, with arrivals at their mean."""
-    decode = times.at(number)
-    left = np.maximum(1 - rate * np.minimum(times.slope(number), times.full(number)), 1e-3)
-    base = times.base(number)
+    decode, (base, slope) = times.at(number), times.base_and_slope(number)
+    left = np.maximum(1 - rate * np.minimum(slope, times.full(number)), 1e-3)
     step = decode / left
     for _ in range(4):
         some = -np.expm1(-rate * step)
@@ -306,10 +305,10 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
         points = _Points(rate, number, prompts, more, nodes, ratio, longer)
         level = _level(times, points, slots, load)
         busy = -np.expm1(-level.running)
-        dealt = times.ranks > 1 and not load.outputs.varies
-        parts = [waits_of(times, rate, *node, busy, batch, dealt) for node in zip(nodes, chains, strict=True)]
         more = np.maximum(prompts.late / prompts.mean, -0.5)
         number, width = np.sqrt(number * np.maximum(level.running, 1.0)), level.width
+    dealt = times.ranks > 1 and not load.outputs.varies
+    parts = [waits_of(times, rate, *node, busy, batch, dealt) for node in zip(nodes, chains, strict=True)]
     chosen = np.searchsorted(WEIGHTS, cube()[:, 7])
     samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
     policy, prompt = replica.scheduler, load.means[0]
@@ -381,7 +380,7 @@ def _steps(times: Times, points: _Points, slots: float, grid: Array) -> Array:
     # Prompts are at most those that find room, or those that find a slot, of which one ends a step.
     if times.alone:
         free = slots - number + number / np.maximum(times.steps, 1.0)
-        most = times.at(number) + free * (times.base(number) + times.slope(number))
+        most = times.at(number) + free * sum(times.base_and_slope(number))
     else:
         most = seconds(times, np.maximum(times.held(number), 1.0), number)
     return np.asarray(np.minimum(_mean_step(times, points.rate, number) * ratio, most))

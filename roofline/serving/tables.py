@@ -44,10 +44,10 @@ class Table:
         second = high[j] + v * (high[j + 1] - high[j])
         return max(first + u * (second - first), 0.0)
 
-    def nearest(self, row: Any, column: Any) -> Array:
-        """Values at rows and columns; beyond the grid, those of its edge."""
-        inside = ((place, axis[0], axis[-1]) for place, axis in ((row, self.rows), (column, self.columns)))
-        return self.signed(*(np.clip(*each) for each in inside))
+    def nearest(self, row: float, column: float) -> float:
+        """The value at a row and a column; beyond the grid, that of its edge."""
+        inside = ((float(place), axis) for place, axis in zip((row, column), self._plain[:2], strict=True))
+        return float(self(*(min(max(place, axis[0]), axis[-1]) for place, axis in inside)))
 
     def signed(self, row: Any, column: Any) -> Array:
         """The same of differences of times, which may be below 0."""

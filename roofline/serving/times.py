@@ -85,11 +85,11 @@ class Times(Struct, frozen=True, dict=True):
 
     def at(self, number: Any) -> Array:
         """s(n), interpolated."""
-        return np.asarray(np.interp(number, np.arange(1.0, self.decode.size + 1), self.decode))
+        return np.asarray(np.interp(number, self._numbers, self.decode))
 
     def held(self, number: Any) -> Array:
         """Tokens of prompts that find room in a step beside n sequences, interpolated."""
-        return np.asarray(np.interp(number, np.arange(1.0, self.decode.size + 1), self.room))
+        return np.asarray(np.interp(number, self._numbers, self.room))
 
     def taken(self, tokens: Any, number: Any) -> Array:
         """Those of some tokens that wait on a data-parallel rank that a step beside n sequences of all takes."""
@@ -98,13 +98,11 @@ class Times(Struct, frozen=True, dict=True):
             room = np.where(tokens > self.lengths.max(), room, np.minimum(room, self.cut))
         return np.asarray(np.minimum(tokens, room))
 
-    def slope(self, number: Any) -> Array:
-        """Seconds that a further prompt adds to a step with one."""
-        return np.asarray(np.maximum(self._column(number, 2.0) - self._column(number, 1.0), 0.0))
-
-    def base(self, number: Any) -> Array:
-        """Seconds that a prompt adds to a step beyond `slope`."""
-        return np.asarray(self._column(number, 1.0) - self.slope(number))
+    def base_and_slope(self, number: Any) -> tuple[Array, Array]:
+        """Seconds that a further prompt adds to a step with one (`slope`), and those that the first adds beyond it."""
+        one = self._column(number, 1.0)
+        slope = np.maximum(self._column(number, 2.0) - one, 0.0)
+        return one - slope, slope
 
     def full(self, number: Any) -> Array:
         """Seconds that a prompt adds in full steps."""
@@ -116,7 +114,7 @@ class Times(Struct, frozen=True, dict=True):
 
         Of n sequences n / G end in a step, and as many prompts take their places, at most those that fit in it.
         """
-        number = np.minimum(np.arange(1.0, self.decode.size + 1), self.slots)
+        number = np.minimum(self._numbers, self.slots)
         if not self.steps:
             return float(np.max(1 / self.full(number)))
         number = number[(number * self.mean <= self.steps * self.held(number)) | (number == 1)]
@@ -130,10 +128,14 @@ class Times(Struct, frozen=True, dict=True):
         return np.asarray(self.at(number) + np.maximum(added, prompts * self.full(number)))
 
     @cached_property
+    def _numbers(self) -> Array:
+        """Numbers of sequences, of which `decode` and `room` are."""
+        return np.arange(1.0, self.decode.size + 1)
+
+    @cached_property
     def _rows(self) -> Array:
         """Numbers of sequences beside which prompts find room."""
-        number: Array = np.arange(1.0, self.decode.size + 1)
-        return np.asarray(number[self.room >= NOTHING + self.room[0] / 1e4])
+        return np.asarray(self._numbers[self.room >= NOTHING + self.room[0] / 1e4])
 
     @cached_property
     def _columns(self) -> dict[float, Array]:

@@ -282,7 +282,7 @@ def _outcome(
 
 def beside_prompts(spread: Spread, replica: Replica, chunk: float, context: float, share: float) -> Spread:
     """p10 and p90 over an expected TPOT of which a `share` is time in steps with prompts: theirs, in this part."""
-    prompts = (float(each.nearest(chunk, context)) for each in replica.steps.spread[2:])
+    prompts = (each.nearest(chunk, context) for each in replica.steps.spread[2:])
     low, high = ((1 - share) * own + share * other for own, other in zip(spread[:2], prompts, strict=True))
     return Spread(low, high, spread.median)
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
-from roofline.core.search import BISECTION_PERIOD, bracket_root, integer_geomspace
+from roofline.core.search import bracket_root, integer_geomspace
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at, pools_of
 from roofline.serving.load import Arrivals, Load, served_scenario
@@ -28,6 +28,9 @@ LEAST, BEYOND, CLOSE = 1e-3, 1.01, 1e-4
 
 Latencies grow without bound towards the largest sustainable rate.
 """
+
+BISECTION_PERIOD = 4
+"""Every so many steps of whole numbers the bracket is bisected: regula falsi alone is slow where a curve is bent."""
 
 READINGS = ("low", "mid", "high")
 
@@ -191,9 +194,9 @@ def _largest_rate(
     tried: dict[float, Outcome] = {}
 
     def excesses(*rates: float) -> list[float]:
-        """The logarithm of the times over their targets: two rates take little longer than one."""
+        """1 - target / time of the time that is the most of its target: nearly linear, as queues grow by 1 / (1 - use)."""
         tried.update(zip(rates, outcomes_at(deployment, load, rates), strict=True))
-        return [_excess(tried[rate], load, targets, statistic) for rate in rates]
+        return [1 - math.exp(-_excess(tried[rate], load, targets, statistic)) for rate in rates]
 
     above, below = excesses(high, low)
     if above <= 0:

@@ -403,7 +403,7 @@ def test_turns_of_one_token_have_no_tpot_and_no_warning() -> None:
 
 def test_a_tpot_between_prompts_errs_as_these_do() -> None:
     deployment = replica()
-    low, high = (float(each.nearest(512.0, 4096.0)) for each in deployment.steps.spread[2:])
+    low, high = (each.nearest(512.0, 4096.0) for each in deployment.steps.spread[2:])
     spread = Spread(0.9, 1.1)
     assert beside_prompts(spread, deployment, 512.0, 4096.0, 0.0) == spread
     assert beside_prompts(spread, deployment, 512.0, 4096.0, 1.0)[:2] == pytest.approx((low, high))
