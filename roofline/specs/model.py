@@ -226,6 +226,13 @@ class Model(Checked, frozen=True, dict=True):
             raise RooflineError(f"the pattern of {self.name} must name a group of layers for each of its layers")
         if self.dtype and self.dtype not in UNQUANTIZED_FORMATS:  # "" while a reader has not found it yet
             raise UnknownNameError("format of unquantized weights", self.dtype, UNQUANTIZED_FORMATS)
+        if self.merger and len(self.projector) < 2:
+            raise RooflineError(f"the merger of {self.name} merges outputs of a projector, of which it has none")
+        projections = sum(max(0, len(widths) - 1) for widths in (self.projector, self.merger))
+        if isinstance(self.projector_bias, tuple) and len(self.projector_bias) != projections:
+            raise RooflineError(
+                f"projector_bias of {self.name} is true or false, or as many as its {projections} projections"
+            )
 
     def __repr__(self) -> str:
         released = "" if self.quantization is None else f", quantization {self.quantization}"

@@ -191,7 +191,7 @@ def _projected(model: Model, source: Tensor, formats: Formats, prefix: str) -> l
     ops = _projections(model.projector, biased, model.hidden / model.pool, source, formats, prefix)
     if model.merger:
         joined = ops[-1].writes[0]
-        rest = biased[len(model.projector) :]
+        rest = biased[len(model.projector) - 1 :]
         ops += _projections(model.merger, rest, model.projector[-1], joined, formats, f"{prefix}merger_")
     return ops
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import RooflineError, Scenario, analyze, load_hardware, load_model
 from roofline.scenario.notes import notes
@@ -80,6 +83,14 @@ def test_deepstack_projects_the_outputs_of_three_more_layers() -> None:
     once = 256 * (2 * 4608 * 4608 + 4608 + 2 * 4608 * 4096 + 4096)
     assert sum(op.flops for op in projectors) == 4 * once
     assert len(projectors) == 8
+
+
+@pytest.mark.parametrize("changed", [{"projector_bias": (True,)}, {"projector": (), "merger": (4608, 4096)}])
+def test_projections_have_as_many_biases_as_they_are(changed: dict[str, Any]) -> None:
+    tower = load_model("qwen3-vl-8b").tower
+    assert tower is not None
+    with pytest.raises(RooflineError, match="project"):
+        replace(tower, **changed)
 
 
 @given(st.integers(1, 20000), st.integers(1, 20000))
