@@ -205,8 +205,6 @@ class Deployment(Struct, frozen=True):
         Drafts of a `golden` length of which so many tokens an iteration are accepted are forced to that.
         """
         engine = find_profile(self.backend, self.version)
-        if engine == "vllm" and self.version:  # what an image of 2026 lacks is known by its version
-            engine = f"vllm@{self.version}"
         precision = precision_in(self.modes, self.model, self.hardware, engine)
         ranks = max(self.layout.data, self.decoding[0].data)
         profile = profile_of(engine, precision, self.hardware, self.model, ranks)

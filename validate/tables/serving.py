@@ -10,7 +10,6 @@ inputs in it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
@@ -221,18 +220,11 @@ def _loaded_case(line: Line, times: Mapping[str, float]) -> ServingCase:
 
 def find_profile(backend: str, version: str) -> str:
     """The engine profile of a backend's version; raises Unmapped."""
-    version = version.strip().removeprefix("v")
-    match backend.strip().lower():
-        case "trtllm" | "tensorrt-llm":
-            stated = re.match(r"\d+(\.\d+)+(rc\d+)?", version)
-            return f"tensorrt-llm@{stated[0]}" if stated is not None else "tensorrt-llm"
-        case "sglang":
-            stated = re.match(r"\d+(\.\d+)+", version)
-            return f"sglang@{stated[0]}" if stated is not None else "sglang"
-        case "vllm":
-            minor = int(old[1]) if (old := re.match(r"0\.(\d+)", version)) is not None else math.inf
-            return "vllm-v0" if minor < 8 else "vllm-sync" if minor <= 13 else "vllm"
-    raise Unmapped(f"no engine profile is for {quote(backend)}")
+    stated = re.match(r"\d+(\.\d+)+(rc\d+)?", version.strip().removeprefix("v"))
+    name = backend.strip().lower().replace("trtllm", "tensorrt-llm")
+    if name not in ("sglang", "tensorrt-llm", "vllm"):
+        raise Unmapped(f"no engine profile is for {quote(backend)}")
+    return f"{name}@{stated[0]}" if stated is not None else name
 
 
 def as_scripted(parallel: Parallelism, engine: str, hardware: Hardware, precision: Precision) -> Parallelism:
