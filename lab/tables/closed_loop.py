@@ -36,7 +36,7 @@ from roofline.specs.scheduler import MIXED, Scheduler
 from roofline.techniques import apply_techniques
 from roofline.validate.tables.harness import numbers, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
-from roofline.validate.tables.serving import RATIO, ROUNDS, ServingCase, find_profile, precision_in
+from roofline.validate.tables.serving import RATIO, ROUNDS, ServingCase, as_scripted, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
 
 COLUMNS = (
@@ -203,7 +203,8 @@ def to_case(line: Line) -> ServingCase:
     profile = (
         profile_of(engine, precision, hardware, model, parallel.data) if drawn else constant_profile(engine, precision)
     )
-    scenario = Scenario(model, hardware, precision=precision, settings=Settings(parallel=parallel), engine=profile)
+    settings = Settings(parallel=as_scripted(parallel, engine, hardware, precision))
+    scenario = Scenario(model, hardware, precision=precision, settings=settings, engine=profile)
     backend, version = cells["backend"].strip().lower(), cells["backend_version"].strip()
     if model.name == "deepseek-r1" and (backend, version) in MTP:
         scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))

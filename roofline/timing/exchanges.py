@@ -37,13 +37,18 @@ class Choice(Dated, frozen=True, kw_only=True):
     exchange: str
     nodes: str = ""
     vendor: str = ""
+    link: str = ""
     domain: int = 0
     ranks: int = 0
 
     def runs(self, engine: Engine, hardware: Hardware, several: bool, ranks: int) -> bool:
         """Whether an engine's version runs it on such hardware, over one or several nodes."""
         of_nodes = self.nodes in ("", "several" if several else "one")
-        of_hardware = self.vendor in ("", hardware.vendor) and hardware.node_devices >= self.domain
+        joined = not self.link or any(
+            each.scope == "node" and each.bridged is None and each.kind.startswith(self.link)
+            for each in hardware.interconnects
+        )
+        of_hardware = self.vendor in ("", hardware.vendor) and hardware.node_devices >= self.domain and joined
         return self.includes(engine.name, engine.version) and of_nodes and of_hardware and ranks >= self.ranks
 
 

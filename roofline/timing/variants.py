@@ -22,7 +22,7 @@ class Cost(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Dated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row for an engine, from a version on or before one; "" without."""
+    """A row for an engine, from a version on or before one; "" without. The newest version has no name."""
 
     source: str
     engine: str = ""
@@ -32,7 +32,8 @@ class Dated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def includes(self, engine: str, version: str) -> bool:
         """Whether it is for a version of an engine."""
         if self.before or self.since:
-            return engine == self.engine and bool(version) and between(version, self.since, self.before)
+            dated = between(version, self.since, self.before) if version else not self.before
+            return engine == self.engine and dated
         return self.engine in ("", engine)
 
 

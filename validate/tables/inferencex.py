@@ -50,7 +50,15 @@ from roofline.techniques import apply_techniques
 from roofline.validate.data import shipped
 from roofline.validate.tables.harness import agents_profile_of, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
-from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
+from roofline.validate.tables.serving import (
+    RATIO,
+    ROUNDS,
+    Agents,
+    ServingCase,
+    as_scripted,
+    find_profile,
+    precision_in,
+)
 from roofline.validate.tables.text import Line, parse_count, parse_number
 
 COLUMNS = (
@@ -197,14 +205,12 @@ class Deployment(Struct, frozen=True):
         Drafts of a `golden` length of which so many tokens an iteration are accepted are forced to that.
         """
         engine = find_profile(self.backend, self.version)
-        if engine == "vllm" and self.version:  # what an image of 2026 lacks is known by its version
-            engine = f"vllm@{self.version}"
         precision = precision_in(self.modes, self.model, self.hardware, engine)
         ranks = max(self.layout.data, self.decoding[0].data)
         profile = profile_of(engine, precision, self.hardware, self.model, ranks)
         profile = replace(profile, told={**profile.told, **self.fallback})
-        parallel = Settings(parallel=self.layout)
-        scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
+        settings = Settings(parallel=as_scripted(self.layout, engine, self.hardware, precision))
+        scenario = Scenario(self.model, self.hardware, precision=precision, settings=settings, engine=profile)
         if not self.mtp:
             return scenario
         if profile.name == "sglang":
@@ -235,7 +241,11 @@ class Deployment(Struct, frozen=True):
             poll = 1 if self.hardware.name in EVERY_STEP else POLL
             scheduler = replace(scheduler, poll=poll, latency=scheduler.latency + HANDSHAKE)
         scenario = scenario.changed(engine=replace(profile, scheduler=scheduler))
-        return ServingCase(line, scenario, load, scheduler, None, None, pools=self.pools)
+        pools = self.pools
+        if pools is not None and pools.parallel is not None:
+            layout = as_scripted(pools.parallel, profile.name, self.hardware, scenario.precision)
+            pools = replace(pools, parallel=layout)
+        return ServingCase(line, scenario, load, scheduler, None, None, pools=pools)
 
     def agents(self, line: Line, sessions: int) -> ServingCase:
         """The deployment under sessions of coding agents, with the tiers and the pool that the row states."""

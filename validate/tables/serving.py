@@ -10,7 +10,6 @@ inputs in it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
@@ -31,6 +30,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
+from roofline.timing.exchanges import GATHERED
 from roofline.validate.tables.names import (
     NVFP4_BLOCKS,
     Unmapped,
@@ -92,6 +92,9 @@ RATIO, ROUNDS = 0.8, 10.0
 """Shortest length over the longest, and requests over the concurrency, where a benchmark does not say how many it sent
 (InferenceX's benchmark_serving.py and scripts)."""
 
+
+NODE = 8
+"""Data-parallel ranks of the largest worker within a node, or two trays of GB200."""
 
 NAMED_BY = (("backend", "backend_version"), ("framework", "image"), ("engine",))
 """Columns that name the engine and its version in tables of each kind."""
@@ -217,18 +220,23 @@ def _loaded_case(line: Line, times: Mapping[str, float]) -> ServingCase:
 
 def find_profile(backend: str, version: str) -> str:
     """The engine profile of a backend's version; raises Unmapped."""
-    version = version.strip().removeprefix("v")
-    match backend.strip().lower():
-        case "trtllm" | "tensorrt-llm":
-            stated = re.match(r"\d+(\.\d+)+(rc\d+)?", version)
-            return f"tensorrt-llm@{stated[0]}" if stated is not None else "tensorrt-llm"
-        case "sglang":
-            stated = re.match(r"\d+(\.\d+)+", version)
-            return f"sglang@{stated[0]}" if stated is not None else "sglang"
-        case "vllm":
-            minor = int(old[1]) if (old := re.match(r"0\.(\d+)", version)) is not None else math.inf
-            return "vllm-v0" if minor < 8 else "vllm-sync" if minor <= 13 else "vllm"
-    raise Unmapped(f"no engine profile is for {quote(backend)}")
+    stated = re.match(r"\d+(\.\d+)+(rc\d+)?", version.strip().removeprefix("v"))
+    name = backend.strip().lower().replace("trtllm", "tensorrt-llm")
+    if name not in ("sglang", "tensorrt-llm", "vllm"):
+        raise Unmapped(f"no engine profile is for {quote(backend)}")
+    return f"{name}@{stated[0]}" if stated is not None else name
+
+
+def as_scripted(parallel: Parallelism, engine: str, hardware: Hardware, precision: Precision) -> Parallelism:
+    """The layout of a worker, with the exchange of the experts that benchmarks set for TensorRT-LLM.
+
+    With attention on the ranks of a node, those in FP8 on Blackwell are DeepGEMM's (InferenceX, benchmarks/single_node;
+    examples/serve/deepseek_r1_reasoning_parser.sh), which gather the tokens of all ranks whatever link joins these.
+    """
+    deepgemm = engine.startswith("tensorrt-llm") and hardware.family == "blackwell" and parallel.data > 1
+    if not deepgemm or precision.weights.name != "fp8_block" or parallel.data > NODE:
+        return parallel
+    return replace(parallel, exchange=GATHERED)
 
 
 def precision_in(modes: Set[str], model: Model, hardware: Hardware, engine: str, repository: str = "") -> Precision:

@@ -14,7 +14,7 @@ from roofline.specs.engine import load_engine
 from roofline.specs.hardware import networked
 from roofline.specs.network import load_fabric
 from roofline.timing.chains import load_calibration
-from roofline.timing.exchanges import FEW, choices, other_exchanges
+from roofline.timing.exchanges import FEW, choices, exchange_choice, other_exchanges
 from roofline.timing.kernels import kernel_bound, kernel_time
 
 DISPATCH, COMBINE = 7168 * (1 + 4 / 128) + 16, 7168 * 2.0
@@ -66,6 +66,23 @@ def test_mori_is_as_its_authors_publish(ranks: int, dispatch: float, combine: fl
         row = {"row_bytes": DISPATCH if direction == "dispatch" else COMBINE, "top_k": 8.0, "experts": 256.0}
         columns = {"direction": direction, "tokens": np.array([128.0]), "ranks": float(ranks), "members": 8.0, **row}
         assert 1e6 * match.expected(columns, load_hardware("mi300x")).mid.item() == pytest.approx(published, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("engine", "hardware", "exchange"),
+    [
+        ("tensorrt-llm", "b200-sxm", "nvlink_one_sided"),
+        ("tensorrt-llm@1.2.0rc6", "h200-sxm", "nvlink_one_sided"),
+        ("tensorrt-llm@1.1", "h200-sxm", "allgather_reducescatter"),
+        ("tensorrt-llm", "h100-pcie", "allgather_reducescatter"),
+        ("tensorrt-llm", "rtx-pro-6000-server", "allgather_reducescatter"),
+        ("tensorrt-llm", "gb200", "nvlink_one_sided"),
+        ("tensorrt-llm@1.1", "gb200", "nvlink_two_sided"),
+    ],
+)
+def test_a_release_sends_over_nvlink_where_it_joins_all_ranks(engine: str, hardware: str, exchange: str) -> None:
+    """The newest release, which has no number, runs what releases since a row's run; a bridge joins two cards alone."""
+    assert exchange_choice(load_engine(engine), load_hardware(hardware), several=False, ranks=8) == exchange
 
 
 def test_an_engine_runs_other_exchanges_when_asked() -> None:
