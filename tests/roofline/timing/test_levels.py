@@ -163,8 +163,9 @@ def test_a_near_release_on_the_family_comes_before_a_far_one_on_the_device() -> 
     files["sglang/hopper"] = {"0.10.2": {("gemm", "fp8"): fit(0.7, version="0.10.2")}}
     near = found(Shelf(files), version="0.10").find("gemm", "fp8")
     far = found(Shelf(files), version="0.6").find("gemm", "fp8")
-    assert near is not None and near.fit.version == "0.10.2"
-    assert far is not None and far.fit.version == "0.5.1"
+    assert near is not None
+    assert far is not None
+    assert (near.fit.version, far.fit.version) == ("0.10.2", "0.5.1")
 
 
 def test_versions_several_releases_apart_are_a_level_of_their_own() -> None:
