@@ -356,15 +356,22 @@ class Scenario:
     def run_precision(self) -> Precision:
         """The formats that the engine computes in.
 
-        Some quantize activations that meet integer weights to 8 bits. Activations in FP8 or FP4 that the hardware does
-        not multiply stay as they are where the engine has a weight-only kernel (Marlin for NVFP4 on Hopper).
+        Some quantize activations that meet integer weights to 8 bits, and those that meet MXFP4 to that, but in models
+        that were released with experts in it. Activations in FP8 or FP4 that the hardware does not multiply stay as
+        they are where the engine has a weight-only kernel (Marlin for NVFP4 on Hopper); NVIDIA's alone multiply NVFP4.
         """
         precision, hardware, linear = self.precision, self.hardware, self.precision.weights.linear
         if linear is None or self.convention is not Convention.PHYSICAL or precision.compute is not None:
             return precision
-        narrow = precision.activations.arithmetic
-        if narrow.startswith("fp") and not hardware.supports(narrow) and linear.name in self.profile.weight_only:
+        narrow = precision.activations
+        foreign = narrow.name == "nvfp4" and hardware.vendor != "NVIDIA"
+        unmultiplied = narrow.arithmetic.startswith("fp") and not hardware.supports(narrow.arithmetic)
+        if (foreign or unmultiplied) and linear.name in self.profile.weight_only:
             return replace(precision, activations=precision.base)
+        experts = self.model.quantization == "mxfp4" and bool(self.model.formats or self.model.unquantized)
+        quantized = linear.name == "mxfp4" and narrow == precision.base and not experts
+        if quantized and hardware.family in self.profile.mxfp4_activations:
+            return replace(precision, activations=linear)
         if (
             linear.arithmetic != INTEGER.arithmetic
             or precision.activations != precision.base  # as the user asks

@@ -100,7 +100,8 @@ class Engine(Checked, frozen=True, dict=True):
     (`roofline.timing.collectives`). `fused_reduce`: the one over NVLink of mixtures of experts that also adds the
     residual and normalises, by the name of hardware or its family ("": none). `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
-    layers with integer weights quantize their inputs to INT8 and multiply integers. `unpacking`: integer instructions
+    layers with integer weights quantize their inputs to INT8 and multiply integers. `mxfp4_activations`: families of
+    hardware on which they quantize those of weights in MXFP4 likewise. `unpacking`: integer instructions
     for each weight of formats that kernels of few tokens unpack slower than NVIDIA's memory reads them. `own_kernels`:
     hardware kinds whose calibration does not apply, because it measured other kernels (PyTorch's on CPUs),
     `own_kernels_of`: the engine that has them, where that is another one. `at_roofs`: nobody measured its kernels, and
@@ -137,6 +138,7 @@ class Engine(Checked, frozen=True, dict=True):
     spread: tuple[Annotated[float, Meta(ge=1e-3, le=1)], Times] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
     int8_activations: tuple[str, ...] = ()
+    mxfp4_activations: tuple[str, ...] = ()
     unpacking: Mapping[str, Annotated[float, Meta(gt=0, le=1000)]] = {}
     checkpoints: Mapping[str, str] | None = None
     fp8_inputs: tuple[str, ...] = ()

@@ -357,7 +357,12 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             if crossed not in spreads:
                 spreads[crossed] = crossing_spread(op, "", crossed)
             far = spreads[crossed] * (OTHER_FORMAT if steps else 1.0), "engine" in crossed
-            if (best is None or far < best[0]) and (fit := link.fits.get((op, candidate))) is not None:
+            if (best is not None and far >= best[0]) or (fit := link.fits.get((op, candidate))) is None:
+                continue
+            if "version" in crossed and fit.version and Version(link.version).is_far(Version(fit.version)):
+                crossed = tuple("release" if level == "version" else level for level in crossed)
+                far = crossing_spread(op, "", crossed) * (OTHER_FORMAT if steps else 1.0), far[1]
+            if best is None or far < best[0]:
                 best = far, link, fit, crossed
     if best is None:
         return None
@@ -366,8 +371,6 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
         crossed = tuple(level for level in crossed if level not in ("family", "pooled"))
     if "engine" in crossed:
         fit = for_other_engine(fit)
-    if link.version and fit.version and Version(link.version).is_far(Version(fit.version)):
-        crossed = tuple("release" if level == "version" else level for level in crossed)
     fit = launched(on_units(fit, format, link.unit_peaks), link.launch)
     spread = crossing_spread(op, format, crossed)
     return Match(fit, link.basis, link.name, fit.source or str(link.source), 1.0, link.engine, link.crossed, spread)

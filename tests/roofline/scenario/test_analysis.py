@@ -199,3 +199,21 @@ def test_a_diffusion_transformer_runs_one_denoising_step() -> None:
     assert answer.decode is None
     products = sum(op.count * op.flops for op in answer.prefill.ops if op.kind in ("gemm", "attention"))
     assert products / 2 == pytest.approx(118.64e9, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "quant", "activations"),
+    [
+        ("llama-3.1-8b", "mi355x", "mxfp4", "mxfp4"),
+        ("amd/Llama-3.3-70B-Instruct-MXFP4-Preview", "mi355x", None, "mxfp4"),
+        ("llama-3.1-8b", "mi300x", "mxfp4", "bf16"),
+        ("gpt-oss-20b", "mi355x", None, "bf16"),
+        ("llama-3.1-8b", "mi355x", "nvfp4", "bf16"),
+        ("llama-3.1-8b", "b200-sxm", "nvfp4", "nvfp4"),
+    ],
+)
+def test_four_bits_are_multiplied_where_the_hardware_has_their_blocks(
+    model: str, hardware: str, quant: str | None, activations: str
+) -> None:
+    given = {} if quant is None else {"quant": quant}
+    assert Scenario(model, hardware, engine="vllm", **given).run_precision.activations.name == activations

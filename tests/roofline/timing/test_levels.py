@@ -158,6 +158,16 @@ def test_each_level_crossed_widens_the_interval_in_quadrature() -> None:
     assert (far.low <= near.low).all()
 
 
+def test_a_near_release_on_the_family_comes_before_a_far_one_on_the_device() -> None:
+    files = {"sglang/h100-sxm": {"0.5.1": {("gemm", "fp8"): fit(0.5, version="0.5.1")}}}
+    files["sglang/hopper"] = {"0.10.2": {("gemm", "fp8"): fit(0.7, version="0.10.2")}}
+    near = found(Shelf(files), version="0.10").find("gemm", "fp8")
+    far = found(Shelf(files), version="0.6").find("gemm", "fp8")
+    assert near is not None
+    assert far is not None
+    assert (near.fit.version, far.fit.version) == ("0.10.2", "0.5.1")
+
+
 def test_versions_several_releases_apart_are_a_level_of_their_own() -> None:
     shelf = Shelf({"vllm/h100-sxm": versions(v0_14=0.5)})
     near, far = (found(shelf, "vllm", version).find("gemm", "fp8") for version in ("0.15.1", "0.8.3"))
