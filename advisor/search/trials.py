@@ -100,7 +100,7 @@ class Trial:
         return (_least(lambda: self.cost, self.fits), *level(list(guides)).tolist())
 
     def _guide(self, name: str) -> Any:
-        """A limited metric. At the largest rate within limits, all times within them are equal: the rate pays for them."""
+        """A limited metric; where the objective is the largest rate within limits, all times within them are equal."""
         if self.goal.fills_limits and name in self.goal.limits.given and name != "memory":
             return max(self.used[name], 1.0)
         return self.figure(name)

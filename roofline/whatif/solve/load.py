@@ -194,7 +194,7 @@ def _largest_rate(
     tried: dict[float, Outcome] = {}
 
     def excesses(*rates: float) -> list[float]:
-        """1 - target / time of the time that is the most of its target: nearly linear, as queues grow by 1 / (1 - use)."""
+        """1 - target / time, of the time that is the most of its target: nearly linear in the rate, as queues are."""
         tried.update(zip(rates, outcomes_at(deployment, load, rates), strict=True))
         return [1 - math.exp(-_excess(tried[rate], load, targets, statistic)) for rate in rates]
 
