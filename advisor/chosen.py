@@ -122,7 +122,12 @@ def own_server(scenario: Scenario) -> Server | None:
 def _check_released(asked: Scenario) -> None:
     """Raise RooflineError for a checkpoint in MLX's groups where MLX does not run: converting it back is no answer."""
     stored = asked.precision.weights.name
-    if asked.as_released and stored.startswith("affine") and asked.given("engine") is None and unsupported(asked):
+    if (
+        asked.question.as_released
+        and stored.startswith("affine")
+        and asked.given("engine") is None
+        and unsupported(asked)
+    ):
         name, hardware = asked.model.name, asked.hardware.name
         raise RooflineError(
             f"weights in {stored} are for MLX, which does not run on {hardware}: name the model as it was released,"
@@ -265,7 +270,7 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
 
     order = sorted(bits, key=width)
     stored = asked.model.quantization
-    if stored is not None and asked.as_released and released_scheme(asked.model, profile) == PLAIN:
+    if stored is not None and asked.question.as_released and released_scheme(asked.model, profile) == PLAIN:
         # An engine that does not read the checkpoint has it in as many bits, and not in 16 again.
         most = CONVERTED * _bits(asked, engine, {"quant": stored})
         if as_many := [found[index] for index in order if "quant" in found[index] and bits[index] <= most]:

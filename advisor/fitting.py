@@ -154,7 +154,7 @@ def _devices(scenario: Scenario) -> Fit | None:
     """
     parallel, split = scenario.settings.parallel, scenario.profile.split_layers
     inside = scenario.hardware.machine_devices  # an engine that splits layers has one process
-    counts = [n for n in STAGES if n <= inside] if split else tensor_degrees(scenario.model, scenario.degrees)
+    counts = [n for n in STAGES if n <= inside] if split else tensor_degrees(scenario.model, scenario.question.degrees)
     present = parallel.pipeline if split else parallel.tensor
     single, name = scenario.counted and parallel.devices == present, scenario.hardware.name
     for count in (count for count in counts if count > present):

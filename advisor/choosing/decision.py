@@ -218,7 +218,7 @@ def _deployed(scenario: Scenario, name: str, load: Load, limits: Targets, option
     fixed = {key: value for key, value in options.items() if key not in ("prompt", "generate", "price", "engine")}
     counted = scenario.counted and scenario.settings.parallel.devices > 1
     if counted:
-        fixed |= {DEGREES[part]: count for part, count in scenario.degrees.items() if count > 1}
+        fixed |= {DEGREES[part]: count for part, count in scenario.question.degrees.items() if count > 1}
     kind = scenario.hardware.name if counted else scenario.hardware_name
     usd = {} if scenario.price is None else {kind: scenario.price}
     sized = size(scenario.model_name, service, [kind], price=usd, engine=options.get("engine"), most=1, **fixed)

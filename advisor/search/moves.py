@@ -209,14 +209,18 @@ def _with_technique(slot: str, written: str, asked: Scenario) -> Scenario:
     changed = _unformatted(asked, slot).with_(techniques=[*kept, written])
     before = asked.plain.precision
     scheme = written.partition(":")[0]
-    if slot == "weight format" and asked.as_released and no_narrower(asked.model, before, changed.precision, scheme):
+    if (
+        slot == "weight format"
+        and asked.question.as_released
+        and no_narrower(asked.model, before, changed.precision, scheme)
+    ):
         raise RooflineError(f"the checkpoint is in {before.weights.name} already, and nothing would be narrower")
     return changed
 
 
 def _unformatted(scenario: Scenario, slot: str) -> Scenario:
     """The scenario without the formats that a technique of the slot sets; the KV cache's format stays."""
-    formats = scenario.formats
+    formats = scenario.question.formats
     if slot == "KV format" and formats.get("kv"):
         return scenario.with_(kv=None)
     if slot != "weight format" or not any(formats.get(part) for part in ("scheme", "weights", "activations")):

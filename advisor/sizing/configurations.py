@@ -75,7 +75,7 @@ class Configuration(Struct, frozen=True, dict=True):
 
     @property
     def degrees(self) -> Mapping[str, int]:
-        return self.scenario.degrees
+        return self.scenario.question.degrees
 
     @property
     def parallel(self) -> Parallelism:
@@ -88,7 +88,7 @@ class Configuration(Struct, frozen=True, dict=True):
     @property
     def formats(self) -> str:
         """Text: the scheme or the weights' format, and the KV cache's if set."""
-        given, precision, plain = self.scenario.formats, self.scenario.precision, self.scenario.plain.precision
+        given, precision, plain = self.scenario.question.formats, self.scenario.precision, self.scenario.plain.precision
         scheme = None if given.get("weights") else given.get("scheme")
         kv = given.get("kv") or (precision.kv.name if precision.kv != plain.kv else None)
         return f"{scheme or precision.weights.name}, KV {kv}" if kv else scheme or precision.weights.name

@@ -65,7 +65,7 @@ def _under_load(answer: Answer, scenario: Scenario, targets: Targets) -> str | N
     if users == 1:
         return None
     if answer.question == "min-gpus":
-        scheme = scenario.formats.get("scheme")
+        scheme = scenario.question.formats.get("scheme")
         words += ["--hw", scenario.hardware_name, *(["--quant", scheme] if scheme else [])]
         load = load_of(scenario, users)
         words += ["--prompt", load.prompts.written, "--generate", load.outputs.written, "--concurrency", str(users)]

@@ -30,7 +30,7 @@ from roofline.whatif.study import source_digest
 
 def schemes(scenario: Scenario) -> list[tuple[str, str | None]]:
     """(label, scheme) of the requested or released formats, then of common formats that the hardware supports."""
-    given = {name: text for name, text in scenario.formats.items() if text is not None}
+    given = {name: text for name, text in scenario.question.formats.items() if text is not None}
     precision = scenario.plain.precision
     own, plain = precision.weights.name, precision.base.name
     label = str(given["scheme"]) if list(given) == ["scheme"] else ", ".join(f"{k} {v}" for k, v in given.items())

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from roofline.core import numeric as np
 from roofline.graph.size import Size, as_size, symbol, total
-from roofline.specs.sublayers import Attention, CompressedAttention, LatentAttention
 
 BATCH = symbol("batch")
 QUERIES = symbol("queries")
@@ -235,40 +234,6 @@ class AttentionMask(Struct, frozen=True, dict=True):
             f"pairs{suffix}": pairs / ranks if ranks > 1 else pairs,
             f"held{suffix}": held / (ranks * self.split) if ranks * self.split > 1 else held,
         }
-
-
-def mask_of(
-    attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1, split: int = 1, decode: bool = False
-) -> AttentionMask:
-    """The mask of softmax attention; keys are selected by pages in decode alone."""
-    if cross:
-        return AttentionMask(cross=True, causal=False)
-    window, chunk = attention.window, attention.chunk
-    selected = attention.selected if attention.page is None or decode else None
-    if attention.indexer is not None:
-        selected = min(attention.indexer.selected, selected or attention.indexer.selected)
-    if chunk is not None and (window, selected, attention.kept) != (None, None, None):
-        # A technique limits the keys further: a window of the chunk's size is the upper bound.
-        window, chunk = min(window or chunk, chunk), None
-    limits = (window, attention.extra, selected, attention.kept)
-    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards, chunk=chunk, split=split)
-
-
-def mla_mask(attention: LatentAttention, shards: int = 1, split: int = 1) -> AttentionMask:
-    """The mask of MLA: with a DSA indexer, only the selected keys."""
-    selected = attention.indexer.selected if attention.indexer else None
-    return AttentionMask(selected=selected, shards=shards, split=split)
-
-
-def compressed_masks(attention: CompressedAttention) -> tuple[AttentionMask, AttentionMask | None, AttentionMask]:
-    """What the attention of DeepSeek-V4 reads, what its indexer scores (None without entries), and its window alone."""
-    window = AttentionMask(window=attention.window)
-    if attention.ratio is None:
-        return window, None, window
-    index = attention.indexer
-    selected, candidates = (None, None) if index is None else (index.selected, index.candidates)
-    mask = AttentionMask(window=attention.window, selected=selected, ratio=attention.ratio)
-    return mask, AttentionMask(selected=candidates, ratio=attention.ratio), window
 
 
 def _entries_seen(ratio: int, most: float, tokens: Any) -> Any:

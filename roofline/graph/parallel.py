@@ -23,7 +23,7 @@ from msgspec.structs import force_setattr, replace
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.limits import MAX_DEVICES
 from roofline.graph.size import Size
-from roofline.specs.hardware import Hardware, Span
+from roofline.specs.hardware import NETWORK, Hardware, Span
 from roofline.specs.model import Model
 
 NAMES: Mapping[str, str] = {
@@ -306,10 +306,27 @@ class Path(NamedTuple):
     share: float = 1.0
 
 
+def ring_bandwidth(hardware: Hardware, ranks: int, members: int, reducing: bool = False) -> float:
+    """Ring bandwidth (B/s) of `ranks` devices over several nodes, `members` of them in each.
+
+    Each device has its own network port, so the d rings of a node run in parallel: a message M is reduced within each
+    node, then 1 / d of it across nodes by each of the d members, then gathered within each node. The two levels
+    overlap: max((n-1)/n M / (d network), (d-1)/d M / link), twice for an all-reduce. `reducing`: an all-reduce whose
+    part within a node the switch may do (`Interconnect.all_reduce_share`).
+    """
+    network, nodes = hardware.link(NETWORK).bandwidth, -(-ranks // members)
+    crossing = (nodes - 1) / nodes / (members * network)
+    if members == 1:
+        return (ranks - 1) / ranks / crossing
+    link = hardware.link(Span(members, across_nodes=False))
+    inside = link.bandwidth_among(members) / (link.all_reduce_share(members) if reducing else 1.0)
+    return (ranks - 1) / ranks / max(crossing, (members - 1) / members / inside)
+
+
 def over_link(hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int, steps: int) -> Path:
     """The path among `ranks` devices over `reach`.
 
-    A ring over n nodes takes n - 1 steps across nodes, the others within (`Hardware.ring_bandwidth`). Where the switch
+    A ring over n nodes takes n - 1 steps across nodes, the others within (`ring_bandwidth`). Where the switch
     reduces, an all-reduce goes to it and back.
     """
     link, reducing = hardware.link(nodes.span(reach)), kind is Collective.ALL_REDUCE
@@ -321,7 +338,7 @@ def over_link(hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: 
     near = hardware.link(Span(members, across_nodes=False)).latency or 0.0 if members > 1 else 0.0
     rounds = steps / (ranks - 1)
     crossing = -(-ranks // members) - 1
-    bandwidth = hardware.ring_bandwidth(ranks, members, reducing)
+    bandwidth = ring_bandwidth(hardware, ranks, members, reducing)
     return Path(bandwidth, rounds * (crossing * far + (members - 1) * near))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.graph.extents import Pool
+from roofline.graph.extents import Pool, Tail, of_last
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import as_size, product, rules_of
 from roofline.graph.tensor import Role, Tensor
@@ -97,8 +97,11 @@ class Adapter(Struct, frozen=True):
         target, (*experts, outputs, inputs) = op.writes[0], weight.stored_shape
         reached = self.pool.touched
         if experts:
-            (pool,) = rules_of([as_size(weight.shape[0])])
+            (rule,) = rules_of([as_size(weight.shape[0])])
+            last = rule if isinstance(rule, Tail) else None  # of a layer that runs the last tokens alone
+            pool: Any = rule if last is None else last.rule
             reached = replace(pool, copies=self.adapters).touched
+            reached = reached if last is None else of_last(last.tokens, reached)
         main = replace(target, name=f"{target.name}_main", role=Role.ACTIVATION)
         low = Tensor(f"{op.name}_lora_low", Role.ACTIVATION, (*source.shape[:-1], self.rank), target.format)
         held = (self.slots or self.adapters, *experts)

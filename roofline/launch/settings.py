@@ -141,7 +141,7 @@ def scheme_of(scenario: Scenario) -> str | None:
         if (scheme := _scheme_of(technique.partition(":")[0])) is not None:
             return scheme
     given = scenario.given("quant") or scenario.given("quantization")
-    if given is None or str(given).lower() in ("kv8", "kv4") or scenario.as_released:
+    if given is None or str(given).lower() in ("kv8", "kv4") or scenario.question.as_released:
         return None
     return str(given)
 

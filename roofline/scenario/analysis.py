@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from roofline.bound.memory import Memory
 from roofline.core.display import Result
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.core.search import last_before_failure
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step, spread
@@ -28,7 +28,7 @@ from roofline.scenario.schedule import Schedule
 from roofline.scenario.speculation import iterations
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
-from roofline.timing.intervals import Estimate
+from roofline.timing.intervals import Estimate, Reading
 from roofline.timing.intervals.estimate import locked
 from roofline.timing.intervals.passes import with_spread
 from roofline.timing.intervals.releases import with_errors
@@ -187,6 +187,17 @@ class Analysis(Result):
     def expected(self) -> ExpectedGeneration:
         """The whole static batch at expected times."""
         return resolve(self.deferred())
+
+    def check_reading(self, reading: Reading) -> None:
+        """Raise UnsupportedError for an expected time in a convention that has none."""
+        if reading != "bound" and not self.times_are_expected:
+            raise UnsupportedError("the llm-viewer convention has no expected times, only the bound", options=["at"])
+
+    def figure(self, name: str, reading: Reading) -> Any:
+        """A field of `Generation` or, at a percentile, of `ExpectedGeneration`; raises UnsupportedError."""
+        self.check_reading(reading)
+        found = getattr(self.generation if reading == "bound" else self.expected, name)
+        return found if reading == "bound" or found is None else getattr(found, reading)
 
     def deferred(self) -> Deferred[ExpectedGeneration]:
         """`expected` as a generator that yields requests for kernel times, to evaluate many scenarios at once."""

@@ -52,13 +52,8 @@ class Times(Struct, frozen=True):
 
 def times(analysis: Analysis, reading: Reading) -> Times:
     """The times of a static batch at the bound or at a percentile of the expected times."""
-    if reading == "bound":
-        prefill, total = analysis.generation.ttft, analysis.generation.total
-        return Times(prefill, total - prefill, total)
-    if not analysis.times_are_expected:
-        raise UnsupportedError("the llm-viewer convention has no expected times, only the bound", options=["at"])
-    expected = analysis.expected
-    return Times(*(getattr(time, reading) for time in (expected.ttft, expected.decode, expected.total)))
+    prefill, total = analysis.figure("ttft", reading), analysis.figure("total", reading)
+    return Times(prefill, total - prefill if reading == "bound" else analysis.figure("decode", reading), total)
 
 
 def device_pools(analysis: Analysis) -> tuple[Hardware, ...]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from roofline.bound.roof import Bound
 from roofline.core import numeric as np
+from roofline.core.numeric import fraction
 from roofline.graph.extents import Step, extents, on_grid
 from roofline.graph.op import Op
 from roofline.scenario.passes import Pass
@@ -281,48 +282,23 @@ def _figures(run: Pass, index: int, row: Any, total_time: Any, numbers: Mapping[
     placement = run.placement
     op, count, section = placement.ops[index]
     count = count * run.repeat
-    matrix, vector, memory, link, flops, moved, sent, weights, activations, kv, state, upcast = row
-    grid = isinstance(moved, np.ndarray)
-    compute = np.maximum(matrix, vector) if grid else max(matrix, vector)
-    time = np.maximum(np.maximum(compute, memory), link) if grid else max(compute, memory, link)
-    attainable, roof = _ratio(flops, time), placement.roofs[index]
+    matrix, vector, memory, link, *work = row  # as in `Row`, and the fields of `OpFigures`
+    flops, moved, *_ = work
+    compute = np.maximum(matrix, vector)
+    time = np.maximum(np.maximum(compute, memory), link)
+    attainable, ridge, roof = fraction(flops, time), None, placement.roofs[index]
     if roof is not None:
         # A fused kernel uses both units; its roof is that of the matrix unit.
-        attainable = np.minimum(attainable, roof) if grid else min(attainable, roof)
-    return OpFigures(
-        name=op.name,
-        kind=str(op.kind),
-        section=f"{run.label} {section}" if run.label else section,
-        count=count if isinstance(count, np.ndarray) else int(count) if count == int(count) else float(count),
-        busy=run.busy,
-        arithmetic=placement.arithmetic[index],
-        flops=flops,
-        bytes=moved,
-        link_bytes=sent,
-        weight_bytes=weights,
-        activation_bytes=activations,
-        kv_bytes=kv,
-        state_bytes=state,
-        upcast_flops=upcast,
-        intensity=_ratio(flops, moved),
-        attainable=attainable,
-        ridge=None if roof is None else roof / placement.hardware.memory_bandwidth,
-        bound=_choose(compute, memory, link),
-        bound_time=time,
-        share=_ratio(count * time, total_time),
-        op=op,
-        extents=numbers,
-    )
+        attainable, ridge = np.minimum(attainable, roof), roof / placement.hardware.memory_bandwidth
+    runs = count if isinstance(count, np.ndarray) else int(count) if count == int(count) else float(count)
+    place = f"{run.label} {section}" if run.label else section
+    about = (op.name, str(op.kind), place, runs, run.busy, placement.arithmetic[index])
+    limit = (_choose(compute, memory, link), time, fraction(count * time, total_time))
+    return OpFigures._make((*about, *work, fraction(flops, moved), attainable, ridge, *limit, op, numbers))
 
 
 def _whole(value: Any) -> Any:
     return value if isinstance(value, np.ndarray) else int(value)
-
-
-def _ratio(upper: Any, lower: Any) -> Any:
-    if isinstance(lower, np.ndarray):
-        return np.divide(upper, lower, out=np.zeros(np.shape(lower)), where=lower > 0)
-    return float(upper / lower) if lower > 0 else 0.0
 
 
 def _choose(compute: Any, memory: Any, link: Any) -> Any:

@@ -131,13 +131,13 @@ class Scenario:
         >>> scenario.with_(batch=64, techniques=None) == Scenario("llama-3.1-8b", "h100-sxm", batch=64)
         True
         """
-        question = self._asked.with_(changes)
-        return Scenario.of(question, self._plain if _same_plain(self._asked, question) else None)
+        question = self.question.with_(changes)
+        return Scenario.of(question, self._plain if _same_plain(self.question, question) else None)
 
     def without(self, *names: str) -> Scenario:
         """The scenario with options at their defaults; itself where none of them is given."""
         changes = dict[str, Any].fromkeys(names)
-        plain = self.asked and self._asked.values.keys().isdisjoint(by_name(changes, OBJECTS))
+        plain = self.asked and self.question.values.keys().isdisjoint(by_name(changes, OBJECTS))
         return self if plain else self.with_(**changes)
 
     def changed(self, **fields: Any) -> Scenario:
@@ -154,7 +154,16 @@ class Scenario:
         if not self.asked:
             return self.changed(**counts)
         plain = self.plain.changed(**counts)
-        return catalogue().apply(plain, self._asked.values["with"]) if self.techniques else plain
+        return catalogue().apply(plain, self.question.values["with"]) if self.techniques else plain
+
+    @property
+    def question(self) -> Question:
+        """What was asked; of a scenario whose fields were changed, its fields."""
+        if self._question is not None:
+            return self._question
+        if self.techniques:
+            raise RooflineError("a scenario that was changed after its techniques cannot be asked again: start before")
+        return Question().with_({FIELD_OPTIONS.get(name, name): value for name, value in self._fields.items()})
 
     @property
     def options(self) -> dict[str, Any]:
@@ -162,11 +171,11 @@ class Scenario:
 
         Raises RooflineError for a scenario of objects that no text stands for.
         """
-        return self._asked.options
+        return self.question.options
 
     def given_options(self, without: Collection[str] = ()) -> dict[str, Any]:
         """The options as they were given, but for some; objects of the library where no text stands for them."""
-        return self._asked.with_(dict.fromkeys(without)).named
+        return self.question.with_(dict.fromkeys(without)).named
 
     @property
     def asked(self) -> bool:
@@ -176,12 +185,12 @@ class Scenario:
     @property
     def model_name(self) -> str:
         """The name or path of the model, as given; the spec's where a technique changed the scenario."""
-        return self._asked.written.get("model", self.model.name) if self.asked else self.model.name
+        return self.question.written.get("model", self.model.name) if self.asked else self.model.name
 
     @property
     def hardware_name(self) -> str:
         """The name or path of the hardware, as given."""
-        return self._asked.written.get("hw", self.hardware.name)
+        return self.question.written.get("hw", self.hardware.name)
 
     @property
     def engine_name(self) -> str:
@@ -189,24 +198,14 @@ class Scenario:
         return self.engine if isinstance(self.engine, str) else self.engine.label
 
     @property
-    def default_engine(self) -> str:
-        """The engine of the scenario's options where none is given."""
-        return self._asked.default_engine
-
-    @property
     def plain(self) -> Scenario:
         """The scenario before its techniques."""
         return self._plain or self
 
     @property
-    def degrees(self) -> Mapping[str, int]:
-        """The degrees of parallelism that were given, by field of `Parallelism`."""
-        return self._asked.degrees
-
-    @property
     def counted(self) -> bool:
         """Whether the hardware was named with its count, as in 8xH200, and no degree says how it is laid out."""
-        return self._asked.counted > 1 and not self.filled
+        return self.question.counted > 1 and not self.filled
 
     @property
     def filled(self) -> int:
@@ -216,23 +215,13 @@ class Scenario:
 
     def laid_out_for(self, sequences: float) -> Scenario:
         """The same with the layout that devices named with their count have for so many sequences in flight."""
-        if not self.asked or not self.counted or sequences == self._asked.in_flight:
+        if not self.asked or not self.counted or sequences == self.question.in_flight:
             return self
-        return Scenario.of(replace(self._asked, in_flight=sequences).with_({}))
-
-    @property
-    def formats(self) -> Mapping[str, str | None]:
-        """The formats that were given, by argument of `parse_precision`."""
-        return self._asked.formats
+        return Scenario.of(replace(self.question, in_flight=sequences).with_({}))
 
     def given(self, name: str) -> Any:
         """The value of an option as it was given; None for one that was not."""
-        return self._asked.values.get(name)
-
-    @property
-    def as_released(self) -> bool:
-        """Whether a quantized checkpoint keeps its released format: no option or technique sets another."""
-        return self._asked.as_released
+        return self.question.values.get(name)
 
     @property
     def library_format(self) -> str | None:
@@ -267,15 +256,6 @@ class Scenario:
     def _fields(self) -> dict[str, Any]:
         return {name: vars(self)[name] for name in FIELDS}
 
-    @property
-    def _asked(self) -> Question:
-        """The question; of a scenario whose fields were changed, its fields."""
-        if self._question is not None:
-            return self._question
-        if self.techniques:
-            raise RooflineError("a scenario that was changed after its techniques cannot be asked again: start before")
-        return Question().with_({FIELD_OPTIONS.get(name, name): value for name, value in self._fields.items()})
-
     @cached_property
     def _key(self) -> tuple[object, ...]:
         """All that a prediction depends on, in a form that compares."""
@@ -309,7 +289,7 @@ class Scenario:
         """Raise RooflineError for sequences that are longer than the engine is set to run."""
         longest = self.plain.settings.longest
         if longest is not None and (tokens := int(np.max(self.plain.first_cached + self.plain.generate))) > longest:
-            limit = self._asked.longest(longest) if self.asked else f"max_model_len {longest}"
+            limit = self.question.longest(longest) if self.asked else f"max_model_len {longest}"
             raise RooflineError(f"a sequence of {tokens} tokens is longer than {limit}")
 
     @property

@@ -277,22 +277,6 @@ class Hardware(Checked, frozen=True):
         link = self.link(Span(reach, across_nodes=False))
         return link.scope == "host" and link.kind.startswith("PCIe")
 
-    def ring_bandwidth(self, ranks: int, members: int, reducing: bool = False) -> float:
-        """Ring bandwidth (B/s) of `ranks` devices over several nodes, `members` of them in each.
-
-        Each device has its own network port, so the d rings of a node run in parallel: a message M is reduced within
-        each node, then 1 / d of it across nodes by each of the d members, then gathered within each node. The two
-        levels overlap: max((n-1)/n M / (d network), (d-1)/d M / link), twice for an all-reduce. `reducing`: an
-        all-reduce whose part within a node the switch may do (`Interconnect.all_reduce_share`).
-        """
-        network, nodes = self.link(NETWORK).bandwidth, -(-ranks // members)
-        crossing = (nodes - 1) / nodes / (members * network)
-        if members == 1:
-            return (ranks - 1) / ranks / crossing
-        link = self.link(Span(members, across_nodes=False))
-        inside = link.bandwidth_among(members) / (link.all_reduce_share(members) if reducing else 1.0)
-        return (ranks - 1) / ranks / max(crossing, (members - 1) / members / inside)
-
     @property
     def bridge(self) -> int | None:
         """The cards that a bridge joins; None without a bridge."""

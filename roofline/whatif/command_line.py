@@ -58,7 +58,7 @@ def option_words(scenario: Scenario) -> Iterator[tuple[str, str | None]]:
     """The options of a scenario that are not at their default, as (flag, value); None is a flag without a value."""
     for name, value in scenario.options.items():
         option = OPTIONS[name]
-        if name in ("model", "hw") or (name == "engine" and value == scenario.default_engine):
+        if name in ("model", "hw") or (name == "engine" and value == scenario.question.default_engine):
             continue
         if option.kind is Kind.SWITCH:
             yield (option.flag if value else option.flag.replace("--", "--no-", 1)), None

@@ -7,27 +7,23 @@ p50 and p90 of the expected time; `ttft` is the p50 or the bound, as a study cho
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, suggest
+from roofline.core.errors import RooflineError, UnknownNameError, suggest
 from roofline.core.expressions import Type
 from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.techniques.unsupported import unsupported
-from roofline.timing.intervals import Reading
+from roofline.timing.intervals import INVERSE, READINGS, Reading
 
-READINGS = ("bound", "low", "mid", "high")
 AT: Mapping[str, str] = {"expected": "mid", "bound": "bound"}
 """The reading of a metric without a suffix, by the study's `at`."""
-
-_INVERSE: Mapping[str, Reading] = {"low": "high", "high": "low"}
-"""The reading of the time at which its inverse, a rate or a power, has a reading."""
 
 
 class Need(Struct, frozen=True):
@@ -77,54 +73,34 @@ def _timed(
     )
 
 
-def _expects(analysis: Analysis) -> Analysis:
-    if not analysis.times_are_expected:
-        raise UnsupportedError("the llm-viewer convention has no expected times, only the bound", options=["at"])
-    return analysis
-
-
-def _ttft(analysis: Analysis, reading: str) -> Any:
-    phase = analysis.prefill
-    return phase.bound_time if reading == "bound" else getattr(_expects(analysis).prefill.expected, reading)
-
-
-def _step(analysis: Analysis, reading: str) -> Any:
-    phase = analysis.decode
-    if phase is None:
+def _phase(phase: str, analysis: Analysis, reading: Reading) -> Any:
+    """The time of a phase, which is computed without the other one."""
+    found = getattr(analysis, phase)
+    if found is None:
         return _nothing(analysis)
-    return phase.bound_time if reading == "bound" else getattr(_expects(analysis) and phase.expected, reading)
+    analysis.check_reading(reading)
+    return found.bound_time if reading == "bound" else getattr(found.expected, reading)
 
 
-def _whole(analysis: Analysis, name: str, reading: str) -> Any:
+def _whole(name: str, analysis: Analysis, reading: Reading) -> Any:
     """A figure of the whole generation."""
-    found = getattr(analysis.generation if reading == "bound" else _expects(analysis).expected, name)
-    if found is None or (analysis.decode is None and name != "total"):
-        return _nothing(analysis)
-    return found if reading == "bound" else getattr(found, reading)
+    found = None if analysis.decode is None and name != "total" else analysis.figure(name, reading)
+    return _nothing(analysis) if found is None else found
 
 
-def _tpot(analysis: Analysis, reading: str) -> Any:
-    return _whole(analysis, "tpot", reading)
+_tpot, _total, _rate = (partial(_whole, name) for name in ("tpot", "total", "tokens_per_second"))
 
 
-def _total(analysis: Analysis, reading: str) -> Any:
-    return _whole(analysis, "total", reading)
-
-
-def _rate(analysis: Analysis, reading: str) -> Any:
-    return _whole(analysis, "tokens_per_second", reading)
-
-
-def _rate_per_gpu(analysis: Analysis, reading: str) -> Any:
+def _rate_per_gpu(analysis: Analysis, reading: Reading) -> Any:
     return _rate(analysis, reading) / devices(analysis)
 
 
-def _rate_per_user(analysis: Analysis, reading: str) -> Any:
-    return 1 / _tpot(analysis, _INVERSE.get(reading, reading))
+def _rate_per_user(analysis: Analysis, reading: Reading) -> Any:
+    return 1 / _tpot(analysis, INVERSE.get(reading, reading))
 
 
-def _sequences(analysis: Analysis, reading: str) -> Any:
-    return analysis.scenario.batch / _total(analysis, _INVERSE.get(reading, reading))
+def _sequences(analysis: Analysis, reading: Reading) -> Any:
+    return analysis.scenario.batch / _total(analysis, INVERSE.get(reading, reading))
 
 
 def _ratio(upper: Any, lower: Any) -> Any:
@@ -172,7 +148,7 @@ def _prefill_energy_at_tdp(analysis: Analysis, reading: Reading) -> Any:
 def _power(analysis: Analysis, reading: Reading) -> Any:
     if (found := energy.batch_energy(analysis, reading)) is None:
         return _nothing(analysis)
-    if reading not in _INVERSE:
+    if reading not in INVERSE:
         return found.power
     # Neither time need have the least power: a phase at TDP may be longer than one below it.
     pick = np.minimum if reading == "low" else np.maximum
@@ -222,9 +198,9 @@ _PER_TIME = "tokens/s"
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        *_timed("ttft", "time to first token: the prefill", "s", -1, _ttft),
+        *_timed("ttft", "time to first token: the prefill", "s", -1, partial(_phase, "prefill")),
         *_timed("tpot", "time per output token after the first", "s", -1, _tpot),
-        *_timed("step", "one decode step at the context", "s", -1, _step),
+        *_timed("step", "one decode step at the context", "s", -1, partial(_phase, "decode")),
         *_timed("total", "prefill and all decode steps", "s", -1, _total),
         *_timed("tokens_per_s", "generated tokens of all sequences over the total", _PER_TIME, 1, _rate),
         *_timed("tokens_per_s_per_gpu", "tokens_per_s over devices", _PER_TIME, 1, _rate_per_gpu),

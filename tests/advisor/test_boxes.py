@@ -29,7 +29,7 @@ def test_moves_to_four_cards_stay_within_a_node() -> None:
 
     def nodes(count: int) -> set[int | None]:
         moved = (move(request) for move in parallel_moves(request, [count]))
-        return {Parallelism(**asked.degrees).on(asked.hardware).nodes for asked in moved}
+        return {Parallelism(**asked.question.degrees).on(asked.hardware).nodes for asked in moved}
 
     assert nodes(4) == nodes(8) == {1}
     assert nodes(9) == nodes(16) == {2}

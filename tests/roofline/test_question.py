@@ -316,10 +316,10 @@ def test_a_distribution_is_of_a_load() -> None:
 
 def test_the_method_of_a_checkpoint_keeps_it_as_released() -> None:
     released = Scenario("deepseek-v3", "h200-sxm", tp=8)
-    assert released.as_released
+    assert released.question.as_released
     same, other = released.with_(quantization="fp8"), released.with_(quantization="awq")
-    assert (same.as_released, same.precision) == (True, released.precision)
-    assert not other.as_released
+    assert (same.question.as_released, same.precision) == (True, released.precision)
+    assert not other.question.as_released
     with pytest.raises(RooflineError, match="max-bits tries all schemes"):
         max_bits(other, Targets())
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.errors import UnknownNameError
-from roofline.graph.extents import Step, extents, mask_of
+from roofline.graph.extents import Step, extents
 from roofline.graph.fusion import FUSIONS, apply_fusion
-from roofline.graph.layers.attention import cached_attention
+from roofline.graph.layers.attention import cached_attention, mask_of
 from roofline.graph.layers.basic import Formats, activation, add, elementwise, linear, normalise
 from roofline.graph.layers.flops import ROPE_FLOPS
 from roofline.graph.layers.mlp import mixture_of_experts

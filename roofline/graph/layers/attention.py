@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mask_of
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask
 from roofline.graph.layers.basic import (
     STATE_FORMAT,
     Formats,
@@ -30,6 +30,23 @@ from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import Attention
+
+
+def mask_of(
+    attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1, split: int = 1, decode: bool = False
+) -> AttentionMask:
+    """The mask of softmax attention; keys are selected by pages in decode alone."""
+    if cross:
+        return AttentionMask(cross=True, causal=False)
+    window, chunk = attention.window, attention.chunk
+    selected = attention.selected if attention.page is None or decode else None
+    if attention.indexer is not None:
+        selected = min(attention.indexer.selected, selected or attention.indexer.selected)
+    if chunk is not None and (window, selected, attention.kept) != (None, None, None):
+        # A technique limits the keys further: a window of the chunk's size is the upper bound.
+        window, chunk = min(window or chunk, chunk), None
+    limits = (window, attention.extra, selected, attention.kept)
+    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards, chunk=chunk, split=split)
 
 
 def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:

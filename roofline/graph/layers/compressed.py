@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, compressed_masks
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask
 from roofline.graph.layers.attention import attention_ops
 from roofline.graph.layers.basic import (
     STATE_FORMAT,
@@ -48,6 +48,17 @@ def cache_format(spec: CompressedAttention, formats: Formats) -> Format:
     narrow = spec.head_dim - spec.rope_dim
     scales = -(-narrow // EXACT) + 1  # one more, to fill eight bytes
     return Format("fp8_rope", 8 * (narrow + 2 * spec.rope_dim + scales) / spec.head_dim, "fp8")
+
+
+def compressed_masks(attention: CompressedAttention) -> tuple[AttentionMask, AttentionMask | None, AttentionMask]:
+    """What the attention of DeepSeek-V4 reads, what its indexer scores (None without entries), and its window alone."""
+    window = AttentionMask(window=attention.window)
+    if attention.ratio is None:
+        return window, None, window
+    index = attention.indexer
+    selected, candidates = (None, None) if index is None else (index.selected, index.candidates)
+    mask = AttentionMask(window=attention.window, selected=selected, ratio=attention.ratio)
+    return mask, AttentionMask(selected=candidates, ratio=attention.ratio), window
 
 
 def compressed_attention(

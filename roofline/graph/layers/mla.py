@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mla_mask
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask
 from roofline.graph.layers.attention import attention_ops, context_link, over_context
 from roofline.graph.layers.basic import Formats, Ops, activation, elementwise, linear, low_rank_query, normalise
 from roofline.graph.layers.flops import ROPE_FLOPS, SIGMOID_FLOPS
@@ -45,7 +45,8 @@ def latent_attention(
     unused = (unused_keys(spec.indexer),) if spec.indexer is not None and spec.own_indexer is None else ()
     ops.append(replace(normed, reads=(down, *normed.reads[1:], *unused), vector_flops=flops))
     _, shards, split = formats.parallel.cache_parts(formats.decode)
-    mask = mla_mask(spec, shards, split)
+    selected = spec.indexer.selected if spec.indexer else None
+    mask = AttentionMask(selected=selected, shards=shards, split=split)
     if spec.own_indexer is not None:
         ops += token_indexer(spec.own_indexer, source, compressed, formats)
     summed = activation("attn_attended", formats.base, heads, spec.value_dim) if spec.gate else output

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, mask_of
-from roofline.graph.layers.attention import attention_ops, cached_attention
+from roofline.graph.extents import BATCH, QUERIES
+from roofline.graph.layers.attention import attention_ops, cached_attention, mask_of
 from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, elementwise, linear, vectors
 from roofline.graph.layers.flops import NORM_FLOPS, ROPE_FLOPS
 from roofline.graph.op import Kind, Op, with_tensors

@@ -34,6 +34,6 @@ full correlation, and a scheduler's spread widens the latencies under load (`ser
 predictions has the error of the difference of their kernels, so that what they share cancels (`passes.ratio_error`).
 """
 
-from roofline.timing.intervals.estimate import READINGS, Estimate, Reading
+from roofline.timing.intervals.estimate import INVERSE, READINGS, Estimate, Reading
 
-__all__ = ["READINGS", "Estimate", "Reading"]
+__all__ = ["INVERSE", "READINGS", "Estimate", "Reading"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -10,6 +11,9 @@ Reading = Literal["bound", "low", "mid", "high"]
 """A time to read: the bound, or one of the three of an `Estimate`."""
 
 READINGS: tuple[Reading, ...] = ("bound", "low", "mid", "high")
+
+INVERSE: Mapping[str, Reading] = {"low": "high", "high": "low"}
+"""The reading of a time at which its inverse, a rate or a power, has a reading."""
 
 
 def locked(*figures: Any) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@
     time             t  = min(t1, t2)
 
 `link` is the bandwidth of a device's link in one direction; on a mesh its part to the other ranks, in a ring over nodes
-the concurrent bandwidth within and across nodes (`Hardware.ring_bandwidth`). `sent` is the part of the message that a
+the concurrent bandwidth within and across nodes (`ring_bandwidth`). `sent` is the part of the message that a
 device sends: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather, reduce-scatter and all-to-all
 (Thakur et al., 2005); the whole message is `bytes`. Where the switch reduces (NVLink SHARP), the bound of an all-reduce
 is bytes / link, while `e` still refers to the bytes of a ring, so that constants compare across devices. Libraries
@@ -32,6 +32,7 @@ from collections.abc import Mapping
 from roofline.core import numeric as np
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
+from roofline.graph.parallel import ring_bandwidth
 from roofline.specs.engine import ALL_REDUCES
 from roofline.specs.hardware import NETWORK, Hardware, Span
 from roofline.timing.kernels.model import (
@@ -127,7 +128,7 @@ class Exchange(Shape, frozen=True):
         """
         if self.across_nodes and self.collective != "alltoall":
             ring = np.vectorize(
-                lambda count: hardware.ring_bandwidth(int(count), self.members, reducing), otypes=[float]
+                lambda count: ring_bandwidth(hardware, int(count), self.members, reducing), otypes=[float]
             )
             return np.asarray(ring(self.ranks))
 

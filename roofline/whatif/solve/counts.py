@@ -129,7 +129,7 @@ def min_gpus(scenario: Scenario, targets: Targets | None = None, **limits: Unpac
     answer = partial(Answer, "min-gpus", "devices", scenario=scenario, targets=targets)
     tried: list[Check] = []
     refused: RooflineError | None = None
-    for degree in tensor_degrees(scenario.model, scenario.degrees):
+    for degree in tensor_degrees(scenario.model, scenario.question.degrees):
         try:
             wider = scenario.with_(tp=degree)
             found = check(degree, wider, targets)

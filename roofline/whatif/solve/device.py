@@ -217,7 +217,7 @@ def _first(
 ) -> Answer:
     check_any(targets, question)
     answer = partial(Answer, question, "scheme", scenario=scenario, targets=targets)
-    if scenario.formats.get("scheme") is not None:
+    if scenario.question.formats.get("scheme") is not None:
         raise RooflineError(
             f"{question} tries all schemes: omit the scheme, or set formats one by one", options=["quant"]
         )

@@ -19,7 +19,7 @@ from roofline.scenario.argument import beside, scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import told
 from roofline.serving.options import LOAD_OPTIONS
-from roofline.timing.intervals import READINGS, Reading
+from roofline.timing.intervals import INVERSE, READINGS, Reading
 
 TIMES: Mapping[str, Option] = {
     "ttft": LOAD_OPTIONS["ttft"],
@@ -163,28 +163,11 @@ def figures(analysis: Analysis, at: Reading) -> Figures:
 
     `tpot` is None for a single generated token, `tokens_per_second` for encoder models.
     """
+    ttft, tpot, total = (analysis.figure(name, at) for name in ("ttft", "tpot", "total"))
+    end = INVERSE.get(at, at)
+    rate = None if analysis.decode is None else analysis.figure("tokens_per_second", end)
     memory = analysis.memory
-    if at == "bound":
-        read = analysis.generation
-        times = (read.ttft, read.tpot, read.total, read.tokens_per_second)
-    else:
-        if not analysis.times_are_expected:
-            raise RooflineError("the llm-viewer convention has no expected times, only the bound", options=["at"])
-        expected = analysis.expected
-        end = {"low": "high", "mid": "mid", "high": "low"}[at]
-        tpot = None if expected.tpot is None else getattr(expected.tpot, at)
-        rate = getattr(expected.tokens_per_second, end)
-        times = (getattr(expected.ttft, at), tpot, getattr(expected.total, at), rate)
-    ttft, tpot, total, rate = times
-    return Figures(
-        ttft=ttft,
-        tpot=tpot,
-        total=total,
-        tokens_per_second=None if analysis.decode is None else rate,
-        sequences_per_second=analysis.scenario.batch / total,
-        memory=memory.total,
-        capacity=memory.budget,
-    )
+    return Figures(ttft, tpot, total, rate, analysis.scenario.batch / total, memory.total, memory.budget)
 
 
 def ratios(analysis: Analysis, targets: Targets) -> Mapping[str, Any]:

@@ -53,6 +53,17 @@ def test_half_of_the_layers_skip_a_long_prompt() -> None:
     assert flops / (2 * 100_000) == pytest.approx(8e9, rel=0.08)
 
 
+def test_adapters_of_experts_run_the_tokens_of_their_layers() -> None:
+    """Rank 16 on the three matrices of six experts a token, a rank of eight having an eighth of a width of 2,304."""
+
+    def flops(given: str) -> float:
+        asked = Scenario(MODEL, "8xh200", prompt=4096, techniques=[f"lora:rank=16,adapters=8{given}"])
+        return float(analyze(asked).prefill.flops)
+
+    tokens = 21 * 4096 + 19 * 128
+    assert flops(",experts=1") - flops("") == pytest.approx(tokens * 6 * 2 * 16 * 3 * (5120 + 2304 / 8))
+
+
 def test_four_layers_keep_entries() -> None:
     """2.5 entries a token, of 584 bytes and an index key of 68, beside windows of 128 tokens."""
 
