@@ -87,19 +87,17 @@ def answer(
 
     Engine, formats and layout are chosen where `options` do not say them.
     """
-    with _guarded():
-        load: dict[str, Any] = {"users": users, "rate": rate, "ttft": ttft, "tpot": tpot}
-        return _document(roofline.answer(model, hw, **load, **(options or {})))
+    load: dict[str, Any] = {"users": users, "rate": rate, "ttft": ttft, "tpot": tpot}
+    return _document(roofline.answer(model, hw, **load, **(options or {})))
 
 
 def analyze(model: ModelName, hw: HardwareName, users: Users = None, options: Options = None) -> dict[str, Any]:
     """Whether a model fits, how fast it runs, what bounds it and what it costs; with `users` also under that load."""
-    with _guarded():
-        scenario = _scenario(model, hw, options)
-        found = {"answer": _document(roofline.analyze(scenario))}
-        if users is not None:
-            found["under_load"] = _document(roofline.serve(scenario, concurrency=users))
-        return found
+    scenario = _scenario(model, hw, options)
+    found = {"answer": _document(roofline.analyze(scenario))}
+    if users is not None:
+        found["under_load"] = _document(roofline.serve(scenario, concurrency=users))
+    return found
 
 
 def choose(
@@ -114,12 +112,11 @@ def choose(
     options: Options = None,
 ) -> dict[str, Any]:
     """All alternatives of one decision under a load, ranked, with the probability that the first is the best."""
-    with _guarded():
-        given: dict[str, Any] = dict(options or {})
-        own: dict[str, Any] = {"objective": objective, "api_price": api_price}
-        if twice := sorted(own.keys() & given.keys()):
-            raise RooflineError(f"{twice[0]} is an argument of its own, not one of options")
-        return _document(roofline.choose(what, model, hw, users, **own, **given))
+    given: dict[str, Any] = dict(options or {})
+    own: dict[str, Any] = {"objective": objective, "api_price": api_price}
+    if twice := sorted(own.keys() & given.keys()):
+        raise RooflineError(f"{twice[0]} is an argument of its own, not one of options")
+    return _document(roofline.choose(what, model, hw, users, **own, **given))
 
 
 def launch(
@@ -134,10 +131,9 @@ def launch(
     options: Options = None,
 ) -> dict[str, Any]:
     """The files that start a server and measure it, the memory that it takes, and what it is predicted to do."""
-    with _guarded():
-        asked = _scenario(model, hw, options if engine is None else {**(options or {}), "engine": engine})
-        chosen = settled(asked, concurrency=users).scenario
-        return bundle(chosen, engine, target, concurrency=users, tiers=tiers).to_dict()
+    asked = _scenario(model, hw, options if engine is None else {**(options or {}), "engine": engine})
+    chosen = settled(asked, concurrency=users).scenario
+    return bundle(chosen, engine, target, concurrency=users, tiers=tiers).to_dict()
 
 
 def size(
@@ -150,10 +146,9 @@ def size(
     options: Options = None,
 ) -> dict[str, Any]:
     """How many devices of which hardware serve a load within targets: the cheapest, the fewest, the fastest."""
-    with _guarded():
-        load: dict[str, Any] = {"concurrency": users, "rate": rate, "ttft": ttft, "tpot": tpot}
-        given: dict[str, Any] = dict(options or {})
-        return _document(roofline.size(model, hw=hw, **load, **given))
+    load: dict[str, Any] = {"concurrency": users, "rate": rate, "ttft": ttft, "tpot": tpot}
+    given: dict[str, Any] = dict(options or {})
+    return _document(roofline.size(model, hw=hw, **load, **given))
 
 
 def explain(
@@ -163,14 +158,12 @@ def explain(
     options: Options = None,
 ) -> dict[str, Any]:
     """Where a figure comes from: formulas with numbers, assumptions and sources."""
-    with _guarded():
-        return _document(roofline.explain(_scenario(model, hw, options), metric))
+    return _document(roofline.explain(_scenario(model, hw, options), metric))
 
 
 def names() -> dict[str, list[str]]:
     """The names of bundled models and hardware, and of the options of a scenario."""
-    with _guarded():
-        return {"models": list_models(), "hardware": roofline.list_hardware(), "options": list(OPTIONS)}
+    return {"models": list_models(), "hardware": roofline.list_hardware(), "options": list(OPTIONS)}
 
 
 TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (answer, choose, launch, size, analyze, explain, names)
@@ -181,5 +174,5 @@ def server() -> MCPServer:
     """The server with its tools; `run` serves standard input and output."""
     found = MCPServer("roofline", instructions=INSTRUCTIONS, version=roofline.__version__, log_level="ERROR")
     for tool in TOOLS:
-        found.tool()(tool)
+        found.tool()(_guarded()(tool))
     return found

@@ -221,14 +221,9 @@ class Trials:
         """Prefetch the expected times of combinations in one batch; `fitting` skips those that do not fit in memory."""
         if self.goal.at == "bound":
             return
-        placed = []
-        for moves in combinations:
-            if moves not in self._found or not fitting:
-                try:
-                    placed.append(self._placed(moves))
-                except RooflineError:
-                    continue
-        prefetch_expected(trial.analysis for trial in placed if trial.fits.any() or not fitting)
+        placed = [self.placed(moves) for moves in combinations if moves not in self._found or not fitting]
+        wanted = (trial for trial in placed if trial is not None and (trial.fits.any() or not fitting))
+        prefetch_expected(trial.analysis for trial in wanted)
 
     def _of(self, moves: Moves) -> Trial:
         trial = self._placed(moves)

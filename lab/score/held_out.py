@@ -46,9 +46,9 @@ from roofline.core.documents import read_mapping
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import bundled_folder, files_below
 from roofline.specs.version import Version
-from roofline.timing.calibration import SHARED, Calibration, Fit, Fits, Match
+from roofline.timing.calibration import SHARED, Calibration, Fit, Fits, Match, chained
 from roofline.timing.calibration_files import of_version, parse_document
-from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, chained, families, link_of
+from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, families, link_of
 from roofline.timing.collectives import on_host
 from roofline.timing.intervals.levels import FILE as LEVELS
 from roofline.timing.kernels import kernel

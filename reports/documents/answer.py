@@ -1,4 +1,4 @@
-"""The short answer: at most eight lines of 80 columns, the verdict first, and its document."""
+"""The short answer: at most eight lines of 80 columns, the verdict first; what fits in place of what does not."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+from roofline.advisor.fitting import Fit, in_cpu_memory
+from roofline.core.units import count_text
+from roofline.launch.repository import name_of
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.documents.odds import odds_document
-from roofline.reports.documents.sentences import (
-    LAYOUTS,
-    RUN,
-    SHOWN_FITS,
-    WIDTH,
-    Brief,
-    Sentences,
-    change_text,
-    failure,
-    fit_text,
-    inverse,
-)
+from roofline.reports.documents.sentences import LAYOUTS, RUN, WIDTH, Brief, Sentences, devices_text, inverse, size
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
+from roofline.scenario.analysis import longest_context
 from roofline.scenario.notes import unmeasured_kernels
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.unsupported import not_started
+from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Verdict
 
-__all__ = ["VERDICT", "answer_document", "change_text", "fit_text", "verdict_blocks"]
-
 SCHEMA = "roofline.answer/1"
+
+SHOWN_FITS = 3
+"""Changes that are shown of those that make a model fit."""
 
 LINES = 8
 """Lines of an answer."""
@@ -111,6 +106,49 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
         told += [(min(most, 1), brief) for brief in (False, True)]
         return _first_short([failure(verdict, *each) for each in told], width)
     return _first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)
+
+
+def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
+    """That nothing fits, what was tried (not if `brief`), and as many changes as are shown with which it fits."""
+    plan, scenario = verdict.plan, verdict.scenario
+    memory = plan.candidate.memory(1)
+    tried: dict[str, dict[str, None]] = {}
+    for each in plan.tried:
+        tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
+    of_each = " a device" if plan.devices > 1 else ""
+    told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
+    headline = f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}"
+    needed = f"{size(memory.total)} of {size(memory.budget)}{of_each}"
+    lines = [f"{headline}: {needed}"] if brief else [headline, f"Tried: {told}; the least needs {needed}"]
+    fits = plan.fits_with[:SHOWN_FITS]
+    if not fits:
+        return [*lines, "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"]
+    owned = (fit for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
+    started = next(owned, fits[0])  # on what there is, though more devices are faster
+    others = [fit for fit in fits if fit is not started][: shown - 1]
+    kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
+    lines += ["It fits, the fastest first, with"]
+    lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
+    return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
+
+
+def fit_text(asked: Scenario, fit: Fit) -> str:
+    """A change that makes a model fit, in words."""
+    found, options = fit.scenario, fit.options
+    parts, beside = [], size(in_cpu_memory(found))
+    if found.settings.parallel.devices != asked.settings.parallel.devices:
+        parts.append(devices_text(found))
+    parts.append(f"{found.precision.weights.name} on {found.profile.name}")
+    if "kv" in options:
+        parts.append(f"KV {options['kv']}")
+    if "n_gpu_layers" in options:
+        parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
+    if "with" in options and (host := found.settings.host) is not None:
+        parts.append(f"experts in CPU memory ({host.memory:.0%} of the weights, {beside})")
+    if "offload" in options:
+        parts.append(f"{found.settings.offload.weights:.0%} of the weights ({beside}) in CPU memory")
+    parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]
+    return ", ".join(parts)
 
 
 def _first_short(written: list[list[str]], width: int) -> list[str]:

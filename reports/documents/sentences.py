@@ -1,4 +1,4 @@
-"""The sentences of an answer: to what runs one property each, in the order of its lines; and to what does not fit."""
+"""The sentences of an answer to what runs: a property each, in the order of its lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from enum import IntEnum
 from msgspec import Struct
 
 from roofline.advisor.chosen import WEIGHT_OPTIONS
-from roofline.advisor.fitting import Fit, in_cpu_memory
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.planned import CONTEXT
 from roofline.core.units import count_text, rate_text, seconds, si, target_text
@@ -26,7 +25,6 @@ from roofline.specs.servers import SERVERS, server_of
 from roofline.techniques.unsupported import Lack, not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
-from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Change, Verdict
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.odds import SURE
@@ -48,9 +46,6 @@ LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
 
 
 SHORT = {Part.WEIGHTS: "GEMMs", Part.CACHE: "attention"}
-
-SHOWN_FITS = 3
-"""Changes that are shown of those that make a model fit."""
 
 
 class Brief(IntEnum):
@@ -374,30 +369,6 @@ class Sentences(Struct, frozen=True):
         return "  # add --trust-remote-code: its tokenizer is code" if runs_code else ""
 
 
-def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
-    """That nothing fits, what was tried (not if `brief`), and as many changes as are shown with which it fits."""
-    plan, scenario = verdict.plan, verdict.scenario
-    memory = plan.candidate.memory(1)
-    tried: dict[str, dict[str, None]] = {}
-    for each in plan.tried:
-        tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
-    of_each = " a device" if plan.devices > 1 else ""
-    told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
-    headline = f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}"
-    needed = f"{size(memory.total)} of {size(memory.budget)}{of_each}"
-    lines = [f"{headline}: {needed}"] if brief else [headline, f"Tried: {told}; the least needs {needed}"]
-    fits = plan.fits_with[:SHOWN_FITS]
-    if not fits:
-        return [*lines, "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"]
-    owned = (fit for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
-    started = next(owned, fits[0])  # on what there is, though more devices are faster
-    others = [fit for fit in fits if fit is not started][: shown - 1]
-    kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
-    lines += ["It fits, the fastest first, with"]
-    lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
-    return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
-
-
 def change_text(verdict: Verdict, change: Change, brief: Brief = Brief.FULL) -> str:
     """A change, what is gained, and what is given up."""
     shorter = verdict.late or verdict.rate is not None
@@ -423,25 +394,6 @@ def devices_text(scenario: Scenario, count: int = 0) -> str:
     if scenario.settings.mixed:
         return hardware_name(scenario, " + ")
     return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
-
-
-def fit_text(asked: Scenario, fit: Fit) -> str:
-    """A change that makes a model fit, in words."""
-    found, options = fit.scenario, fit.options
-    parts, beside = [], size(in_cpu_memory(found))
-    if found.settings.parallel.devices != asked.settings.parallel.devices:
-        parts.append(devices_text(found))
-    parts.append(f"{found.precision.weights.name} on {found.profile.name}")
-    if "kv" in options:
-        parts.append(f"KV {options['kv']}")
-    if "n_gpu_layers" in options:
-        parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
-    if "with" in options and (host := found.settings.host) is not None:
-        parts.append(f"experts in CPU memory ({host.memory:.0%} of the weights, {beside})")
-    if "offload" in options:
-        parts.append(f"{found.settings.offload.weights:.0%} of the weights ({beside}) in CPU memory")
-    parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]
-    return ", ".join(parts)
 
 
 def length(tokens: int) -> str:

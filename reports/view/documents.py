@@ -24,8 +24,9 @@ from roofline.launch import launch
 from roofline.launch.bundle import Target
 from roofline.reports.documents.advice import advice_blocks
 from roofline.reports.documents.analysis import analysis_document
-from roofline.reports.documents.answer import answer_document, change_text, fit_text
+from roofline.reports.documents.answer import answer_document, fit_text
 from roofline.reports.documents.compare import compare_document
+from roofline.reports.documents.sentences import change_text
 from roofline.reports.output.blocks import finite
 from roofline.reports.view.graph import kept, roofs, rows_of
 from roofline.reports.view.questions import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -260,7 +261,7 @@ def measure(
 
     The most informative come first. Prints the fraction of each peak that they reach.
     """
-    found = _loop().run_measure(
+    found = _on_this_machine("measure.bench").run_measure(
         str(device), minutes, names_in(ops), output, warm, names_in(dtype), backends=names_in(backend), threads=threads
     )
     say("\n".join(found.lines))
@@ -279,7 +280,9 @@ def calibrate(
 
     Measures and fits kernels, writes spec, calibration and engine profile, and prints the errors of the fit.
     """
-    found = _loop().run_calibrate(str(device), minutes, names_in(ops), specs, names_in(dtype), threads)
+    found = _on_this_machine("loop.calibrate").run_calibrate(
+        str(device), minutes, names_in(ops), specs, names_in(dtype), threads
+    )
     say("\n".join(found.lines))
 
 
@@ -327,7 +330,7 @@ def model(
     """
     given = {"batch": batch, "prompt": prompt, "generate": generate}
     counts = [int(OPTIONS[name].number(text)) for name, text in given.items()]
-    found = _loop().run_model(model, str(device), specs, dtype, *counts, layers, threads)
+    found = _on_this_machine("loop.whole_model").run_model(model, str(device), specs, dtype, *counts, layers, threads)
     say("\n".join(found.lines))
 
 
@@ -342,7 +345,7 @@ def drift(
 
     Exit status 1 if the machine has changed.
     """
-    found = _loop().run_drift(measurements, threads=threads)
+    found = _on_this_machine("loop.device_drift").run_drift(measurements, threads=threads)
     say("\n".join(found.lines))
     if found.changed:
         raise typer.Exit(1)
@@ -351,10 +354,10 @@ def drift(
 validate.command("server", cls=EngineFlags)(server)
 
 
-def _loop() -> Any:
-    """The module that measures this machine; it needs PyTorch, which the base install lacks."""
+def _on_this_machine(module: str) -> Any:
+    """The module of a command that measures this machine; it needs PyTorch, which the base install lacks."""
     with needs_extra("validate"):
-        from roofline.validate import loop
+        found = import_module(f"roofline.validate.{module}")
         from roofline.validate.measure.device import torch_module
     torch_module()
-    return loop
+    return found

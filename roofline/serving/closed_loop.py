@@ -17,6 +17,7 @@ import numpy as np
 
 from roofline.serving.load import Load, Requests, computed
 from roofline.serving.replica import Replica
+from roofline.serving.sequence import Sequence
 from roofline.serving.simulation import Simulation
 from roofline.serving.tables import Array
 from roofline.specs.scheduler import MIXED
@@ -66,6 +67,17 @@ class _Mark(NamedTuple):
     least: int
 
 
+class _Loop(Simulation):
+    """A closed loop that may begin with requests in progress."""
+
+    def resume(self) -> None:
+        """The next request has its prompt in the KV cache, and decodes."""
+        sequence = Sequence(self.sent, self.now, *self.lengths[self.sent])
+        self.sent += 1
+        self._assign(sequence)
+        self._receive(sequence)
+
+
 @lru_cache(maxsize=256)
 def orbit_of(replica: Replica, load: Load, slots: float, users: int) -> Orbit:
     """The orbit of a loop of `users` requests in flight, of which `slots` run at most."""
@@ -75,7 +87,7 @@ def orbit_of(replica: Replica, load: Load, slots: float, users: int) -> Orbit:
     if replica.scheduler.order == MIXED:
         running = min(running, int(FILLED * replica.budget * replica.data / replica.steps.decode_tokens))
     most = users + count * (1 if varied else 2)
-    loop = Simulation(replica, _drawn(load, running, most + 3 * users, count), users)
+    loop = _Loop(replica, _drawn(load, running, most + 3 * users, count), users)
     for _ in range(running):
         loop.resume()
     for _ in range(users - running):

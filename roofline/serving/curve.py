@@ -35,7 +35,7 @@ from roofline.serving.options import (
 )
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.placement import best_placement
-from roofline.serving.policies import AMONG_TENANTS, scheduled
+from roofline.serving.policies import AMONG_TENANTS, simulate
 from roofline.serving.pools import Pools, Tandem, behind_encoders, encoder_of, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.replicas import ROUTERS
@@ -267,7 +267,7 @@ def _simulated(deployment: Deployment, load: Load, requests: int, seed: int, tar
                 f"{load.policy} is among replicas: give prefills=2 or decodes=2, or more", options=["policy"]
             )
         return simulated_outcome(deployment, load, requests, seed, targets)
-    return outcome_of(deployment, load, scheduled(deployment, load, requests, seed), targets)
+    return outcome_of(deployment, load, simulate(deployment, load, requests, seed), targets)
 
 
 def targets_of(ttft: float | str | None, tpot: float | str | None) -> Targets:

@@ -17,7 +17,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.layouts import divisors, laid_out
 from roofline.serving.load import Load
 from roofline.serving.outcome import Targets, outcome_of
-from roofline.serving.policies import scheduled
+from roofline.serving.policies import simulate
 from roofline.serving.replica import ALL_MODELS, replica_of
 
 MOST_STAGES, TRIED = 8, 400
@@ -35,7 +35,7 @@ def best_placement(scenario: Scenario, load: Load, requests: int, seed: int, tar
         placed = replace(load, policy=ALL_MODELS, models=models)
         try:
             replica = replica_of(divided, placed)
-            run = scheduled(replica, placed, min(requests, TRIED), seed + 1)
+            run = simulate(replica, placed, min(requests, TRIED), seed + 1)
         except RooflineError:  # models or requests do not fit, or the degree does not divide the model
             continue
         outcome = outcome_of(replica, placed, run, targets)

@@ -29,7 +29,7 @@ from roofline.serving.replica import Replica
 from roofline.serving.replicas import AMONG_MODELS, FLEETS, check_fleet
 from roofline.serving.rollouts import simulate_rollouts
 from roofline.serving.sequence import Finished, Sequence, Served
-from roofline.serving.simulation import Simulation, simulate
+from roofline.serving.simulation import Simulation
 
 OUTPUT_WEIGHT = 2.0
 """Service of an output token over one of a prompt, as in the experiments of the paper."""
@@ -189,22 +189,25 @@ AMONG_TENANTS = ("priority", "vtc", *AMONG_MODELS)
 """Those that tell tenants apart: with one they are in order of arrival."""
 
 
-def scheduled(replica: Replica, load: Load, requests: int, seed: int) -> Served:
-    """The run of a load under its policy; of several copies of the replica that of one with its share of the load.
+def simulate(replica: Replica, load: Load, requests: int = 1000, seed: int = 0) -> Served:
+    """The run of a load under its policy: `requests` requests, all of a trace, or `rounds` of a closed loop.
 
-    Policies over replicas run all copies.
+    Of several copies of the replica it is that of one with its share of the load; policies over replicas run all
+    copies. Raises RooflineError, also where a request does not fit in the KV cache.
     """
     check_fleet(load, replica)
-    if load.rollouts is not None and (load.policy != FCFS or load.tenants):
+    plain = load.policy == FCFS and not load.tenants
+    if load.rollouts is not None and not plain:
         raise RooflineError("rollouts are in order of arrival: omit policy and tenants", options=["rollouts"])
-    if load.policy == FCFS and not load.tenants and load.rollouts is None:
-        return simulate(replica, load, requests, seed)
     fleet = FLEETS.get(load.policy)
     if replica.copies > 1 and fleet is None:
         load = share_of(load, replica.copies)
     if load.rollouts is not None:
         return simulate_rollouts(replica, load, seed)
-    drawn, tenant = _of_tenants(load, draw(load, count_of(load, requests), seed), seed)
+    drawn = draw(load, count_of(load, requests), seed)
+    if plain:
+        return Simulation(replica, drawn, load.concurrency).run()
+    drawn, tenant = _of_tenants(load, drawn, seed)
     if fleet is not None:
         return fleet(replica, drawn, load, tenant, seed).run()
     return POLICIES[load.policy](replica, drawn, load, tenant).run()

@@ -21,7 +21,7 @@ from operator import itemgetter
 import numpy as np
 
 from roofline.core.errors import RooflineError
-from roofline.serving.load import Load, Requests, count_of, draw, share_of
+from roofline.serving.load import Requests
 from roofline.serving.replica import Replica
 from roofline.serving.sequence import Finished, Piece, Sequence, Served
 from roofline.specs.scheduler import PREFILL_FIRST
@@ -129,13 +129,6 @@ class Simulation:
         tokens = sequence.prompt + sequence.base
         self.front_free = free + policy.front(tokens)
         insort(self.coming, (free + policy.received(tokens), sequence), key=itemgetter(0))
-
-    def resume(self) -> None:
-        """The next request has its prompt in the KV cache, and decodes."""
-        sequence = Sequence(self.sent, self.now, *self.lengths[self.sent])
-        self.sent += 1
-        self._assign(sequence)
-        self._receive(sequence)
 
     def _assign(self, sequence: Sequence) -> None:
         """The data-parallel rank with the fewest requests takes another one."""
@@ -449,14 +442,3 @@ class Simulation:
         counts = (self.preemptions, self.steps, self.prompt_tokens)
         share = self.prefill_time / duration
         return Served(arrival, first, last, output, duration, share, running, waiting, cached, *counts)
-
-
-def simulate(replica: Replica, load: Load, requests: int = 1000, seed: int = 0) -> Served:
-    """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError.
-
-    Of several copies of the replica, it is that of one with its share of the load.
-    A request that does not fit in the KV cache is an error.
-    """
-    if replica.copies > 1:
-        load = share_of(load, replica.copies)
-    return Simulation(replica, draw(load, count_of(load, requests), seed), load.concurrency).run()

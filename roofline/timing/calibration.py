@@ -314,19 +314,19 @@ POOLED_VENDOR = "NVIDIA"
 @cached(maxsize=256)
 def _of_family(calibration: Calibration) -> Calibration:
     """The constants of the device and its families alone."""
-    return _chained(calibration, [link for link in calibration.chain if "pooled" not in link.crossed])
+    return chained([link for link in calibration.chain if "pooled" not in link.crossed], calibration.name)
 
 
 @cached(maxsize=256)
 def _of_engine(calibration: Calibration, engine: str) -> Calibration:
     links = [link for link in calibration.chain if link.engine == engine]
     own = (replace(one, crossed=tuple(level for level in one.crossed if level != "engine")) for one in links)
-    return _chained(calibration, list(own))
+    return chained(list(own), calibration.name)
 
 
-def _chained(calibration: Calibration, links: Sequence[Calibration]) -> Calibration:
-    """A calibration of some links of a chain, the nearest first; the bound alone without any."""
-    return replace(links[0], parents=tuple(links[1:])) if links else Calibration(calibration.name, "bound")
+def chained(links: Sequence[Calibration], name: str) -> Calibration:
+    """The first of some links with the others as its fallbacks; an empty calibration of this name without any."""
+    return replace(links[0], parents=tuple(links[1:])) if links else Calibration(name, "bound")
 
 
 SHARED: Mapping[tuple[str, str], str] = {

@@ -19,7 +19,7 @@ from roofline.core.registry import cached
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import File, bundled_folder, extensions, files_below, overriding_files
-from roofline.timing.calibration import Basis, Calibration, Fit, Fits
+from roofline.timing.calibration import Basis, Calibration, Fit, Fits, chained
 from roofline.timing.calibration_files import Document, of_version, parse_document
 from roofline.timing.intervals.levels import Level
 from roofline.timing.kernels import launch_factor
@@ -198,11 +198,6 @@ def _load(
 @lru_cache(maxsize=1)
 def _bundled_files() -> dict[str, File]:
     return files_below(bundled_folder("hwspecs") / FOLDER)
-
-
-def chained(links: list[Calibration], name: str) -> Calibration:
-    """The first of some links with the others as its fallbacks; an empty calibration of this name without any."""
-    return replace(links[0], parents=tuple(links[1:])) if links else Calibration(name, "bound")
 
 
 def calibration_links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: Shelf) -> Iterator[Calibration]:

@@ -18,11 +18,10 @@ from roofline.specs.engine import load_engine
 from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.timing.chains import load_calibration
-from roofline.validate import loop
 from roofline.validate.kernels.benchmark import benchmarks
 from roofline.validate.kernels.work import Case
+from roofline.validate.loop import calibrate, host, whole_model
 from roofline.validate.loop import device_drift as drifting
-from roofline.validate.loop import host, whole_model
 from roofline.validate.measure import bench as measuring
 from roofline.validate.measure import device as devices
 from roofline.validate.measure import machine
@@ -253,7 +252,7 @@ def test_other_architectures_are_refused_with_the_reason(name: str, reason: str)
 def test_measure_fit_score_and_run_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measuring.POINTS, "cpu", 30)
     folder = tmp_path / "specs"
-    found = loop.run_calibrate("cpu", 0.12, ("copy", "activation"), folder, ("fp32",), threads=1)
+    found = calibrate.run_calibrate("cpu", 0.12, ("copy", "activation"), folder, ("fp32",), threads=1)
     name = found.measured.machine.hardware.name
     text = "\n".join(found.lines)
     assert f"ROOFLINE_SPECS={folder} roofline analyze MODEL --hw {name}" in text
@@ -265,11 +264,11 @@ def test_measure_fit_score_and_run_a_model(tmp_path: Path, monkeypatch: pytest.M
         calibration = load_calibration(load_hardware(name))
     assert calibration.basis == "calibrated"
     assert calibration.fits["copy", "any"].rows > 5
-    again = loop.run_calibrate("cpu", 0.001, ("copy", "activation"), folder, ("fp32",), threads=1)
+    again = calibrate.run_calibrate("cpu", 0.001, ("copy", "activation"), folder, ("fp32",), threads=1)
     assert again.measured.outcome.before >= 20
     assert again.measured.machine.hardware == load_hardware(str(folder / f"{name}.yaml"))
 
-    run = loop.run_model("llama-68m", "cpu", folder, "fp32", prompt=4, generate=3, layers=1, threads=1)
+    run = whole_model.run_model("llama-68m", "cpu", folder, "fp32", prompt=4, generate=3, layers=1, threads=1)
     assert [time.name for time in run.times] == ["TTFT", "TPOT"]
     first, each = run.times
     assert first.predicted.bound <= first.predicted.low
@@ -287,22 +286,22 @@ def test_measure_fit_score_and_run_a_model(tmp_path: Path, monkeypatch: pytest.M
     quick = replace(run, times=(replace(first, measured=first.predicted.bound / 2), slow))
     assert sum("faster than the bound" in line for line in quick.lines) == 1
     with pytest.raises(RooflineError, match="the layers must be from 1 to 2"):
-        loop.run_model("llama-68m", "cpu", folder, "fp32", layers=3, threads=1)
+        whole_model.run_model("llama-68m", "cpu", folder, "fp32", layers=3, threads=1)
 
 
 @pytest.mark.usefixtures("small", "torch")
 def test_a_run_with_too_few_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match=r"too few to fit.*measure for longer|has no rows"):
-        loop.run_calibrate("cpu", 0.0002, ("gemm",), tmp_path / "specs", ("fp32",), threads=1)
+        calibrate.run_calibrate("cpu", 0.0002, ("gemm",), tmp_path / "specs", ("fp32",), threads=1)
     with pytest.raises(RooflineError, match="the minutes must be above 0"):
-        loop.run_measure("cpu", 0.0)
+        measuring.run_measure("cpu", 0.0)
     with pytest.raises(RooflineError, match="unknown op 'gem'"):
-        loop.run_measure("cpu", 1.0, ("gem",), threads=1)
+        measuring.run_measure("cpu", 1.0, ("gem",), threads=1)
 
 
 @pytest.mark.usefixtures("small", "torch")
 def test_measure_writes_rows_and_says_what_it_found(tmp_path: Path) -> None:
-    found = loop.run_measure("cpu", 0.02, ("gemm",), tmp_path / "rows.csv", warm=True, threads=1)
+    found = measuring.run_measure("cpu", 0.02, ("gemm",), tmp_path / "rows.csv", warm=True, threads=1)
     assert found.outcome.measured > 0
     assert {row["cache"] for row in read_rows(tmp_path / "rows.csv")} == {"warm"}
     assert any("achieved" in line for line in found.lines)
@@ -330,7 +329,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def drifted(path: Path, device: FakeDevice) -> loop.Drift:
+def drifted(path: Path, device: FakeDevice) -> drifting.DriftResult:
     return drifting.drift_on(device, fake_benchmarks(), read_rows(path), path)
 
 
@@ -368,7 +367,7 @@ def test_drift_needs_rows_that_can_be_measured(stored: Path, tmp_path: Path) -> 
     with pytest.raises(RooflineError, match="none of its rows can be measured"):
         drifting.drift_on(FakeDevice(), {}, read_rows(stored), stored)
     with pytest.raises(SpecError, match="cannot be read"):
-        loop.run_drift(tmp_path / "absent.csv")
+        drifting.run_drift(tmp_path / "absent.csv")
     rows = [{**row, "m": "many"} for row in read_rows(stored)]
     with pytest.raises(SpecError, match="a row of gemm has a shape or a latency that is no number"):
         drifting.drift_on(FakeDevice(), fake_benchmarks(), rows, stored)
@@ -390,4 +389,4 @@ def test_a_model_that_does_not_fit_is_one_sentence(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(whole_model, "Decoder", refuse)
     with pytest.raises(RooflineError, match="llama-68m with 1 layers does not fit in memory; take fewer layers"):
-        loop.run_model("llama-68m", "cpu", tmp_path, "fp32", layers=1, threads=1)
+        whole_model.run_model("llama-68m", "cpu", tmp_path, "fp32", layers=1, threads=1)

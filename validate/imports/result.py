@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -17,26 +16,7 @@ from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.specs.hardware import load_devices
 from roofline.specs.modelspec import load_model
 from roofline.validate.tables.names import AS_RELEASED, find_engine, find_model
-from roofline.validate.tables.published import COLUMNS
-
-STATIC: Mapping[str, str] = MappingProxyType(
-    {
-        "ttft": "ms",
-        "tpot": "ms",
-        "batch_latency": "ms",
-        "output_throughput": "tok/s",
-        "prefill_throughput": "tok/s",
-        "decode_throughput": "tok/s",
-    }
-)
-"""Metrics of a static batch, with their units in rows."""
-
-LOADED: Mapping[str, str] = MappingProxyType(
-    {"ttft_mean": "ms", "tpot_mean": "ms", "itl_mean": "ms", "e2e_mean": "ms", "output_throughput_total": "tok/s"}
-)
-"""Metrics under a load: means over the requests, and the output tokens/s of all of them."""
-
-UNITS: Mapping[str, str] = MappingProxyType({**STATIC, **LOADED})
+from roofline.validate.tables.published import COLUMNS, METRICS
 
 PREFILL = ("ttft", "prefill_throughput")
 """Metrics that need no output length."""
@@ -47,7 +27,7 @@ class Result(Struct, frozen=True):
 
     Empty texts and None are unknown. `batch` is the sequences of a static batch, or the text of a load
     (`roofline.validate.tables.serving`). `prompt` and `output` are mean tokens. `figures` are milliseconds or tokens/s
-    by metric of `UNITS`; unknown ones (None) have no row. `requests_per_s` stands for output tokens/s where those are
+    by metric of `METRICS`; unknown ones (None) have no row. `requests_per_s` stands for output tokens/s where those are
     not measured. `left_out` says why a result has no rows.
     """
 
@@ -105,7 +85,8 @@ def rows_of(result: Result, given: Given, where: str) -> Iterator[dict[str, obje
         if metric not in PREFILL:
             _stated(output, "output length", "generate", where)
         lengths = {"input_len": f"{prompt or 0:.6g}", "output_len": f"{output:.6g}" if output else ""}
-        row = {**shared, **lengths, "metric": metric, "value": f"{value:.6g}", "unit": UNITS[metric]}
+        unit = "tok/s" if METRICS[metric].counted else "ms"
+        row = {**shared, **lengths, "metric": metric, "value": f"{value:.6g}", "unit": unit}
         yield {name: row[name] for name in COLUMNS}
 
 

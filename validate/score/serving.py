@@ -21,12 +21,12 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Latency, Outcome, outcome_of
+from roofline.serving.policies import simulate
 from roofline.serving.pools import Pools, tandem_of
 from roofline.serving.replica import UNLIMITED, DoesNotFitError, Replica, budget_of, replica_of
 from roofline.serving.sessions.deployed import Deployed, deployed_of
 from roofline.serving.sessions.profiles import profile
 from roofline.serving.sessions.served import SessionOutcome, outcome_at
-from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate

@@ -19,8 +19,8 @@ from roofline import Scenario, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
+from roofline.serving.policies import simulate
 from roofline.serving.replica import Replica
-from roofline.serving.simulation import simulate
 from roofline.serving.steady import saturation_of, steady
 from roofline.serving.steps import StepTimes
 from roofline.serving.times import slots_of, times_of

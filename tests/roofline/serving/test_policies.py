@@ -7,7 +7,7 @@ from roofline import Scenario, serve
 from roofline.core.errors import RooflineError
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome
-from roofline.serving.policies import POLICIES, scheduled
+from roofline.serving.policies import POLICIES, simulate
 from roofline.serving.replica import replica_of
 
 HEAVY_TAILED = Scenario("opt-13b", "a100-sxm-40gb", prompt=200, generate="lognormal:mean=250,p95=900")
@@ -23,8 +23,8 @@ def outcome(
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_request_gets_its_tokens(policy: str) -> None:
     load = Load(rate=4.0, policy=policy, tenants=(1.0, 2.0)).of(HEAVY_TAILED)
-    served = scheduled(replica_of(HEAVY_TAILED, load), load, 300, 1)
-    plain = scheduled(replica_of(HEAVY_TAILED, load), Load(rate=4.0).of(HEAVY_TAILED), 300, 1)
+    served = simulate(replica_of(HEAVY_TAILED, load), load, 300, 1)
+    plain = simulate(replica_of(HEAVY_TAILED, load), Load(rate=4.0).of(HEAVY_TAILED), 300, 1)
     assert sorted(served.output) == sorted(plain.output)
     assert np.ptp(served.arrival) == pytest.approx(np.ptp(plain.arrival), rel=0.15)
     assert (served.first > served.arrival).all()
@@ -34,7 +34,7 @@ def test_every_request_gets_its_tokens(policy: str) -> None:
 def test_one_tenant_in_order_of_arrival_is_the_plain_simulation() -> None:
     load = Load(rate=4.0, tenants=(1.0,)).of(HEAVY_TAILED)
     replica = replica_of(HEAVY_TAILED, load)
-    own, plain = (scheduled(replica, each, 300, 1) for each in (load, Load(rate=4.0).of(HEAVY_TAILED)))
+    own, plain = (simulate(replica, each, 300, 1) for each in (load, Load(rate=4.0).of(HEAVY_TAILED)))
     np.testing.assert_array_equal(own.last, plain.last)
 
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from roofline import Scenario
 from roofline.serving import Load
 from roofline.serving.load import Trace
+from roofline.serving.policies import simulate
 from roofline.serving.ranks import UNEVEN_EXPERTS, busiest
 from roofline.serving.replica import replica_of
-from roofline.serving.simulation import simulate
 from roofline.serving.steady import largest_rate
 from roofline.specs.engine import load_engine
 

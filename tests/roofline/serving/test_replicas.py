@@ -7,10 +7,9 @@ from roofline import Scenario, serve
 from roofline.core.errors import RooflineError
 from roofline.serving.load import Load, draw
 from roofline.serving.outcome import Outcome
-from roofline.serving.policies import scheduled
+from roofline.serving.policies import simulate
 from roofline.serving.replica import DoesNotFitError, replica_of
 from roofline.serving.replicas import FLEETS, Member, Replicas
-from roofline.serving.simulation import simulate
 from tests.cases import sampled
 
 UNEVEN = "lognormal:mean=256,p95=800"
@@ -35,7 +34,7 @@ def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) 
     losses |= {"startup": 20.0} if policy in ("reroute", "spotserve") else {}
     load = Load(**arrivals, policy=policy, tenants=(1.0, 2.0), **losses).of(FOUR)  # type: ignore[arg-type]
     scenario = FOUR.with_(hw="a100-sxm-80gb", network="ethernet")
-    served = scheduled(replica_of(scenario, load), load, 400, 1)
+    served = simulate(replica_of(scenario, load), load, 400, 1)
     assert served.output.size == 400
     assert (served.first > served.arrival).all()
     assert (served.last >= served.first).all()
@@ -140,7 +139,7 @@ def test_a_fleet_of_one_is_the_plain_simulation(arrivals: dict[str, float], with
 
 def test_without_losses_both_are_the_balanced_fleet() -> None:
     load = [Load(rate=0.5, policy=policy).of(SPOT) for policy in ("balanced", "reroute", "spotserve")]
-    ends = [scheduled(replica_of(SPOT, each), each, 100, 1).last for each in load]
+    ends = [simulate(replica_of(SPOT, each), each, 100, 1).last for each in load]
     np.testing.assert_allclose(ends[1], ends[0])
     np.testing.assert_allclose(ends[2], ends[0])
 

@@ -14,8 +14,8 @@ from roofline.scenario.notes import notes
 from roofline.scenario.settings import Settings, gpu_layers
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, outcome_of
+from roofline.serving.policies import simulate
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.simulation import simulate
 from roofline.specs.engine import load_engine
 from roofline.specs.reserve import GIB, SAMPLER_BYTES
 

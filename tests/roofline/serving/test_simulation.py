@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from roofline import Scenario, load_hardware, load_model
 from roofline.core.errors import RooflineError
 from roofline.serving.load import Load, Trace, draw
+from roofline.serving.policies import simulate
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import MIXED, ORDERS, PREFILL_FIRST, Scheduler
 

@@ -13,8 +13,8 @@ from roofline.core.errors import RooflineError
 from roofline.serving.few import FEW
 from roofline.serving.load import Load
 from roofline.serving.outcome import outcome_of, steady_outcomes
+from roofline.serving.policies import simulate
 from roofline.serving.replica import Replica
-from roofline.serving.simulation import simulate
 from roofline.serving.steady import saturation_of, steady
 from roofline.serving.steps import StepTimes
 from roofline.serving.times import slots_of, times_of

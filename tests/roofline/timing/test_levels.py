@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from roofline.core.errors import SpecError
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import Calibration, Fit, Fits
+from roofline.timing.calibration import Calibration, Fit, Fits, chained
 from roofline.timing.calibration_files import of_version
-from roofline.timing.chains import calibration_links, chained, families, load_calibration
+from roofline.timing.chains import calibration_links, families, load_calibration
 from roofline.timing.intervals.kernels import TO_P90, Residuals
 from roofline.timing.intervals.levels import LEVELS, crossing_spread, parse_levels
 from roofline.timing.kernels import REFERENCE_CLOCK, at_clock, kernel

@@ -15,6 +15,7 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.lengths import parse_lengths
 from roofline.serving.load import Load, Requests
 from roofline.serving.outcome import Spread
+from roofline.serving.policies import simulate
 from roofline.serving.pools import parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.sequence import Sequence
@@ -29,7 +30,7 @@ from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
 from roofline.serving.sessions.transient import theory_of
 from roofline.serving.sessions.workload import Replayed, Workload, parse_gaps, plain
-from roofline.serving.simulation import Simulation, simulate
+from roofline.serving.simulation import Simulation
 from roofline.whatif.solve.sessions import max_sessions
 from tests.cases import sampled
 
