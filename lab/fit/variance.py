@@ -15,8 +15,7 @@ Data Analysis", 3rd edition, section 2.6: a normal distribution of unknown varia
 
 The measured devices of a family are of one chip each, so that the component of a family has three further steps of a
 standard deviation of `TWINS`.
-Kernels of few releases and devices are pulled towards the components of all kinds, which have t in them, where their
-own steps cost less; what the steps of a format cost beyond that counts in full.
+Kernels of few releases and devices are pulled towards the components of all kinds, which have t in them.
 """
 
 from __future__ import annotations
@@ -238,9 +237,7 @@ def _components(found: Sequence[Crossing], known: Mapping[Level, float] | None) 
         estimated[op] = widened(kind)
         for key in dict.fromkeys(one.key for one in own):
             of_format = [one for one in own if one.key == key]
-            finer = widened(
-                {level: deviation(of_format, level, kind[level], few=known is not None) for level in LEVELS}
-            )
+            finer = widened({level: deviation(of_format, level, kind[level]) for level in LEVELS})
             if finer != estimated[op]:
                 estimated[" ".join(key)] = finer
     return estimated
@@ -253,15 +250,15 @@ class Deviation(NamedTuple):
     steps: int
 
 
-def deviation(found: Sequence[Crossing], level: Level, wider: Deviation | None, few: bool = False) -> Deviation:
-    """The standard deviation of a level, pooled with that of `wider` kinds; of `few` steps no less than their own."""
+def deviation(found: Sequence[Crossing], level: Level, wider: Deviation | None) -> Deviation:
+    """The standard deviation of a level, pooled with that of `wider` kinds."""
     at = [one for one in found if one.level == level]
     steps = len({one.step for one in at})
     if wider is None:
         return Deviation(component(at), steps)
     own = component(at) if at else wider.value
     square = (steps * own**2 + WIDER_STEPS * wider.value**2) / (steps + WIDER_STEPS)
-    return Deviation(max(math.sqrt(square), own * few), steps + WIDER_STEPS)
+    return Deviation(math.sqrt(square), steps + WIDER_STEPS)
 
 
 def _widened(known: Mapping[Level, Deviation], student: bool = True) -> dict[Level, float]:
