@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+from roofline.advisor.fitting import of_means
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.documents.odds import odds_document
 from roofline.reports.documents.sentences import (
@@ -22,7 +23,8 @@ from roofline.reports.documents.sentences import (
 )
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
-from roofline.scenario.notes import unmeasured_kernels
+from roofline.scenario.analysis import analyze
+from roofline.scenario.notes import unmeasured_kernels, without_effect
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.unsupported import not_started
 from roofline.verdict.verdict import Verdict
@@ -53,6 +55,7 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
         "kv": scenario.run_precision.kv.name,
         "chosen": {name: value for name, value in plan.candidate.options.items() if value is not None},
         "too_long": verdict.too_long or None,
+        "without_effect": _without_effect(verdict),
         "users": verdict.users,
         "rate": verdict.rate,
         "memory": {key: value for key, value in memory_document(verdict.analysis).items() if key != "fits_with"},
@@ -76,6 +79,13 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
     else:
         document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
     return {**finite(document), "lines": _lines(verdict, better, min(width, WIDTH))}
+
+
+def _without_effect(verdict: Verdict) -> list[str]:
+    """The options that change nothing, a sentence each."""
+    if verdict.too_long:
+        return []
+    return list(without_effect(analyze(of_means(verdict.scenario)), verdict.loaded))
 
 
 def _layout(scenario: Scenario) -> dict[str, int]:

@@ -211,7 +211,10 @@ class Sentences(Struct, frozen=True):
     def _layout(self) -> list[str]:
         """How the devices are used, where there are several."""
         parallel, apart = self.scenario.settings.parallel, self.verdict.apart
-        names = {} if self.scenario.profile.split_layers else LAYOUTS
+        if self.scenario.profile.split_layers:
+            turns = f" of {parallel.pipeline} devices" if parallel.pipeline > 1 else ""
+            return [f"{parallel.data} replicas{turns}"] if parallel.data > 1 else []
+        names = LAYOUTS
         degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not apart}
         shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
         if shown and not apart and (rival := self.verdict.plan.rival) is not None:
@@ -393,7 +396,7 @@ def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
     started = next(owned, fits[0])  # on what there is, though more devices are faster
     others = [fit for fit in fits if fit is not started][: shown - 1]
     kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
-    lines += ["It fits, the fastest first, with"]
+    lines += [f"It fits, the fastest first, with{' tokens/s of all' * verdict.loaded}"]
     lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
     return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
 
