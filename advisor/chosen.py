@@ -15,11 +15,12 @@ from itertools import product
 from typing import Any
 
 from roofline.advisor.formats import NARROWER, weight_bits
-from roofline.advisor.judged import judged
-from roofline.advisor.planned import CONVERTED, Candidate, Plan, by_engine
+from roofline.advisor.judged import handicap, judged
+from roofline.advisor.planned import CONVERTED, LAYOUT, Candidate, Plan, by_engine
 from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.sizing.configurations import formats_for
 from roofline.core.errors import RooflineError
+from roofline.launch.bundle import refused
 from roofline.launch.forecast import with_slots
 from roofline.launch.repository import repository_of
 from roofline.scenario.engine_options import ranks_together
@@ -32,15 +33,13 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets, targets_or_usual
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
-from roofline.specs.hardware import SERVER_DEVICES
 from roofline.specs.model_names import quantized_repositories
 from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques import check_request
-from roofline.techniques.support import is_documented, runs_gguf
+from roofline.techniques.support import is_documented, runs, runs_gguf
 from roofline.techniques.unsupported import not_whole, unsupported
-from roofline.whatif.odds import NODES
 
 WEIGHT_OPTIONS = tuple(name for name in of_group(FORMATS) if name not in ("kv", "dtype"))
 """Options that say in which format the weights are."""
@@ -66,10 +65,10 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
     targets = targets_or_usual(*targets, load is not None, asked.model.task == "generate")
     users = (load.concurrency if load is not None else None) or 1
     changes = list(_changes(asked, load is not None, () if server is None else server.loads))
-    here = _candidates(asked, [each for each in changes if "engine" not in each], users)
+    here = _candidates(asked, [each for each in changes if "engine" not in each], users, load)
     if more := more_memory(asked):
-        here = _with_headroom(asked, here, users, more)
-    tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each], users)]
+        here = _with_headroom(asked, here, users, more, load)
+    tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each], users, load)]
     if not tried:
         Candidate(asked.with_(**changes[0]), changes[0]).memory(1)  # raises why there is no way to run it
         raise RooflineError("there is no way to run it")
@@ -83,7 +82,7 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
                 chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
                 return Plan(chosen, True, tuple(tried), load, targets)
     tried = known or tried
-    return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
+    return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried), load, targets)
 
 
 def settled(
@@ -97,16 +96,18 @@ def settled(
         plan = plan_for(asked, load, targets)
         if plan.fits:
             options = {name: value for name, value in plan.candidate.options.items() if name not in decided}
-            return Candidate(_under(asked, load).with_(**options), options)
+            return Candidate(_told(_under(asked, load).with_(**options), load), options)
     return Candidate(asked, {})
 
 
 def _under(asked: Scenario, load: Load | None) -> Scenario:
-    """The scenario with the layout of counted devices for a load, and as many slots as its command tells the engine."""
-    if load is None:
-        return asked
-    asked = asked.laid_out_for(load.concurrency or math.inf)
-    return asked if asked.drafted else with_slots(asked, load.concurrency)
+    """The scenario with the layout of counted devices for a load."""
+    return asked if load is None else asked.laid_out_for(load.concurrency or math.inf)
+
+
+def _told(scenario: Scenario, load: Load | None) -> Scenario:
+    """The scenario with as many slots as its command tells the engine for a load."""
+    return scenario if load is None or scenario.drafted else with_slots(scenario, load.concurrency)
 
 
 def own_server(scenario: Scenario) -> Server | None:
@@ -135,12 +136,14 @@ def _check_released(asked: Scenario) -> None:
         )
 
 
-def _with_headroom(asked: Scenario, here: list[Candidate], users: int, wider: dict[str, Any]) -> list[Candidate]:
+def _with_headroom(
+    asked: Scenario, here: list[Candidate], users: int, wider: dict[str, Any], load: Load | None
+) -> list[Candidate]:
     """Candidates, with those of more of the memory: as released where all users fit in it, all where nothing fits."""
     released = [each for each in here if each.released]
     if any(each.supported and each.memory(users).fits for each in released):
         return here
-    more = _candidates(asked, [{**each.options, **wider} for each in here], users)
+    more = _candidates(asked, [{**each.options, **wider} for each in here], users, load)
     others = [each for each in here if not each.released]
     found = [*released, *(each for each in more if each.released and each.memory(users).fits), *others]
     return found if any(each.supported and each.memory(1).fits for each in found) else [*found, *more]
@@ -173,12 +176,12 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
     return _best(laid_out, load, targets)
 
 
-def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]], users: int) -> list[Candidate]:
+def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]], users: int, load: Load | None) -> list[Candidate]:
     """The candidates of some changes that can be simulated."""
     found = []
     for options in changes:
         with suppress(RooflineError):
-            candidate = _starting(Candidate(asked.with_(**options), options), users)
+            candidate = _starting(Candidate(_told(asked.with_(**options), load), options), users)
             candidate.memory(1)
             found.append(candidate)
     return found
@@ -203,20 +206,27 @@ def _starting(candidate: Candidate, users: int) -> Candidate:
 
 
 def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
-    """The candidate that serves a load best; the first of equal ones.
-
-    No pipeline within a node is measured: one is chosen that is better by more than the error of those over nodes.
-    """
+    """The candidate that serves a load best; the first of equal ones."""
 
     def key(each: Candidate) -> tuple[bool, int, float]:
-        parallel, profile = each.scenario.settings.parallel, each.scenario.profile
-        node = each.scenario.hardware.node_devices
-        inside = parallel.tensor < min(node, SERVER_DEVICES) or parallel.tensor * parallel.pipeline <= node
-        staged = parallel.pipeline > 1 and inside and not profile.split_layers
         sustained, met, value, _ = judged(each.scenario, load, targets)
-        return sustained, met, value / (1 + NODES) if staged else value
+        return sustained, met, value / handicap(each.scenario)
 
     return max(some, key=key) if len(some) > 1 else some[0]
+
+
+def relaid(chosen: Scenario, load: Load, targets: Targets) -> Candidate | None:
+    """The scenario on the layout of its devices that serves a load best; None where it has that layout."""
+    devices, plain = chosen.settings.parallel.devices, dict.fromkeys(LAYOUT)
+    found = [Candidate(chosen, {})]
+    for layout in layouts_on(chosen, devices):
+        if (options := layout.options(chosen.model)) is not None:
+            with suppress(RooflineError):
+                changed = Candidate(chosen.with_(**{**plain, **options}), options)
+                if changed.memory(1).fits and changed.supported and not refused(changed.scenario):
+                    found.append(changed)
+    best = _best(found, load, targets)
+    return None if best is found[0] else best
 
 
 def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -227,13 +237,20 @@ def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[
     engines: list[str | None] = [None]
     if asked.given("engine") is None and asked.precision.weights.name in GGUF_SCHEMES:
         engines = [GGUF_ENGINE]
-    elif asked.given("engine") is None and asked.profile.name != GGUF_ENGINE and not said and not asked.techniques:
-        engines += [GGUF_ENGINE] if asked.hardware.kind in ("gpu", "soc") else []
+    elif asked.given("engine") is None and asked.profile.name != GGUF_ENGINE and not said:
+        runs_more = not asked.techniques or bool(_lacking(asked, asked.profile.name) - _lacking(asked, GGUF_ENGINE))
+        engines += [GGUF_ENGINE] if runs_more and asked.hardware.kind in ("gpu", "soc") else []
     for engine in engines:
         own = {"engine": engine} if engine else {}
         for formats in _formats(asked, engine, said, schemes):
             for layout in _layouts(asked, engine, loaded):
                 yield {**own, **formats, **layout}
+
+
+def _lacking(asked: Scenario, engine: str) -> set[str]:
+    """The techniques of a scenario that an engine is not known to run on its hardware."""
+    names = (check_request(written).name for written in asked.techniques)
+    return {name for name in names if not runs(name, engine, asked.hardware)}
 
 
 def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[str]) -> list[dict[str, Any]]:
@@ -292,10 +309,9 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
 
     Where tensor parallelism as asked cuts blocks of experts' weights, whole experts are spread over its ranks, too.
     """
+    asked = asked if engine is None else asked.with_(engine=engine)
     own, model = asked.settings.parallel, asked.model
     yield {}
-    if (asked.profile if engine is None else load_engine(engine)).split_layers:
-        return
     if not asked.counted:
         if model.experts and asked.given("ep") is None and any(not_whole(asked)):
             yield {"ep": own.tensor * own.data}

@@ -5,7 +5,6 @@ Fewer bits, another engine, more devices, a part of the model in CPU memory, or 
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -27,6 +26,7 @@ from roofline.scenario.memory import more_memory
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.question import CPU
 from roofline.scenario.scenario import Scenario
+from roofline.serving.layouts import servers
 from roofline.serving.replica import DoesNotFitError, replica_of
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.techniques.support import runs_gguf
@@ -39,8 +39,8 @@ FEWER_BITS = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")
 USUAL_BITS = "q4_k_m"
 """The format of GGUF files of which a CPU computes some layers."""
 
-STAGES = [2, 4, 8, 16, 32, 64]
-"""Devices over which layers are split."""
+STAGES = (1, 2, 4, 8, 16, 32, 64)
+"""Groups of devices over which layers are split, of those that are tried."""
 
 SERVER_CPU = "epyc-9654"
 """The CPU beside a GPU whose own (`CPU`) takes too little memory: one of a server."""
@@ -148,26 +148,25 @@ def _other_engine(scenario: Scenario) -> Fit | None:
 
 
 def _devices(scenario: Scenario) -> Fit | None:
-    """The fewest devices more; the layers are split over them where the engine does so, or else every layer.
+    """The fewest devices more on which a server fits that divides every layer, or the layers, on a layout of the list.
 
-    Where no tensor parallelism suffices also pipeline stages of it.
+    An engine that splits layers has one process, and the devices of one machine.
     """
-    parallel, split = scenario.settings.parallel, scenario.profile.split_layers
-    inside = scenario.hardware.machine_devices  # an engine that splits layers has one process
-    counts = [n for n in STAGES if n <= inside] if split else tensor_degrees(scenario.model, scenario.question.degrees)
-    present = parallel.pipeline if split else parallel.tensor
-    single, name = scenario.counted and parallel.devices == present, scenario.hardware.name
-    for count in (count for count in counts if count > present):
-        if (found := _fitting(scenario, {"pp" if split else "tp": count})) is not None:
-            return replace(found, options={"hw": f"{count}x{name}"}) if single else found
-    if split or parallel.devices > present:
-        return None
-    memory, layers = analyze(scenario).memory, scenario.model.layers
-    least = float(np.max(memory.weights)) * present / float(memory.budget)
-    grids = ((tensor, stages) for tensor in counts for stages in STAGES if stages <= layers)
-    for tensor, stages in sorted((grid for grid in grids if math.prod(grid) > least), key=math.prod):
-        if (found := _fitting(scenario, {"tp": tensor, "pp": stages})) is not None:
-            return replace(found, options={**found.options, "hw": f"{tensor * stages}x{name}"}) if single else found
+    parallel, name = scenario.settings.parallel, scenario.hardware.name
+    present, model, memory = parallel.tensor * parallel.pipeline, scenario.model, analyze(scenario).memory
+    least = max(float(np.max(memory.weights)) * present / float(memory.budget), present)
+    counts = {tensor * stages for tensor in tensor_degrees(model, scenario.question.degrees) for stages in STAGES}
+    if scenario.profile.split_layers:
+        counts = {count for count in STAGES if count <= scenario.hardware.machine_devices}
+    single = scenario.counted and parallel.devices == present
+    more = sorted(count for count in counts if count > least)
+    on = [layout for count in more for layout in servers(model, scenario.hardware, scenario.profile, count)]
+    for layout in sorted(on, key=lambda each: each.pipeline > 1):  # stages only where every layer divided does not fit
+        degrees = {"tp": layout.tensor, "pp": layout.pipeline}
+        changes = {part: each for part, each in degrees.items() if each > 1 or scenario.given(part) is not None}
+        shared = layout.data == layout.expert == 1
+        if shared and (found := _fitting(scenario, changes)) is not None:
+            return replace(found, options={"hw": f"{layout.devices}x{name}"}) if single else found
     return None
 
 

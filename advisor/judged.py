@@ -12,8 +12,9 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import serve
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, Targets
+from roofline.specs.hardware import SERVER_DEVICES
 from roofline.timing.intervals import Estimate
-from roofline.whatif.odds import Odds, odds
+from roofline.whatif.odds import NODES, Odds, odds
 
 
 def as_served(scenario: Scenario, found: ExpectedGeneration) -> ExpectedGeneration:
@@ -48,6 +49,16 @@ def gain(outcome: Outcome, over: Outcome, load: Load) -> float:
     if over.stable:
         return speed(outcome, load) / speed(over, load)
     return (outcome.saturated_at or 0) / over.saturated_at if over.saturated_at else math.nan
+
+
+def handicap(scenario: Scenario) -> float:
+    """How many times better a layout has to be than others to come before them.
+
+    No pipeline within a node is measured: one is chosen that is better by more than the error of those over nodes.
+    """
+    parallel, node = scenario.settings.parallel, scenario.hardware.node_devices
+    inside = parallel.tensor < min(node, SERVER_DEVICES) or parallel.tensor * parallel.pipeline <= node
+    return 1 + NODES if parallel.pipeline > 1 and inside and not scenario.profile.split_layers else 1.0
 
 
 class Judged(NamedTuple):

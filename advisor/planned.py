@@ -102,8 +102,8 @@ class Candidate(Struct, frozen=True, dict=True):
 class Plan(Struct, frozen=True, dict=True):
     """The candidate that was chosen, after others that do not fit.
 
-    `fits` is false where none does; then it is the one with the least memory over what there is. `narrower` and
-    `elsewhere`: whether the formats as released, and the default engine, do not fit.
+    `fits` is false where none does; then it is the one with the least memory over what there is. `load` is None for a
+    single user. `narrower` and `elsewhere`: whether the formats as released, and the default engine, do not fit.
     """
 
     candidate: Candidate
@@ -190,6 +190,15 @@ class Plan(Struct, frozen=True, dict=True):
         """The most tokens of a sequence while so many are in memory at once, up to the model's maximum context."""
         return longest_context(startable(self.scenario), min(users, self.scenario.max_batch))
 
+    def _under_load(self, fit: Fit) -> Fit:
+        """A change that makes it fit, with the tokens/s of its load; of one sequence where it cannot be served."""
+        if self.load is None or (served := judged(fit.scenario, self.load, self.targets)).value < 0:
+            return fit
+        tokens = served.value
+        if (rate := self.load.rate) is not None:  # whose value is a latency, or the largest rate
+            tokens = (rate if served.sustained else served.value) * self.load.of(fit.scenario).outputs.mean
+        return Fit(fit.options, fit.scenario, tokens)
+
     @cached_property
     def fits_with(self) -> tuple[Fit, ...]:
         """Changes that make it fit, the fastest first: with the fewest devices, and one of each other kind.
@@ -206,6 +215,7 @@ class Plan(Struct, frozen=True, dict=True):
             devices = fit.scenario.settings.parallel.devices
             grows = devices > self.devices
             kind = tuple(sorted(fit.options.keys() - {"engine", "quant"}))
+            fit = self._under_load(fit)
             key = ("devices", fit.scenario.profile.name) if grows else kind
             other = found.get(key)
             fewer = other is not None and grows and devices < other.scenario.settings.parallel.devices

@@ -28,7 +28,7 @@ from roofline.core.options import names_in
 from roofline.scenario.analysis import static_batch
 from roofline.scenario.argument import beside, parts_of, without_carbon
 from roofline.scenario.lengths import Lengths
-from roofline.scenario.options import DEGREES
+from roofline.scenario.options import DEGREES, missing
 from roofline.scenario.options.keywords import Deployment as DeploymentOptions
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario
@@ -116,7 +116,8 @@ def choose(
         hw, options = hw or [device], given
     names = names_in(hw) if isinstance(hw, str) else list(hw or ())
     if not names:
-        raise RooflineError("name the hardware", options=["hw"])
+        every = "to choose from, as in h200-sxm,b200-sxm; 'roofline size' finds the cheapest of all"
+        raise RooflineError(f"name the hardware {every}" if what is Decided.HARDWARE else missing("hw"), options=["hw"])
     if len(names) > 1 and what is not Decided.HARDWARE:
         raise RooflineError(f"choose {what} takes one kind of hardware, got {', '.join(names)}", options=["hw"])
     scenario = served_scenario(Scenario(asked, names[0], **options))

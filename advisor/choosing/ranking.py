@@ -220,7 +220,7 @@ def _first(rows: Sequence[Row], holder: str) -> str:
     """The label of the row that comes first; the holder's unless another is notably better."""
     best = min(rows, key=lambda row: row.rank)
     held = next(row for row in rows if row.label == holder)
-    return holder if best.rank[:-1] == held.rank[:-1] and held.value <= best.value * NOTABLE else best.label
+    return holder if best.rank[:-1] == held.rank[:-1] and held.rank[-1] <= best.rank[-1] * NOTABLE else best.label
 
 
 def amount_of(load: Load) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.advisor.choosing.alternatives import Alternative
+from roofline.advisor.judged import handicap
 from roofline.core.errors import RooflineError, quote
 from roofline.scenario.cost import MILLION
 from roofline.serving.load import Load
@@ -105,7 +106,9 @@ class Row(Struct, frozen=True, dict=True):
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        return (not self.fits, bool(self.unknown), bool(self.missed), self.value)
+        scenario = self.alternative.scenario
+        value = self.value if scenario is None else self.value * handicap(scenario)
+        return (not self.fits, bool(self.unknown), bool(self.missed), value)
 
 
 def rival_of(rows: Sequence[Row]) -> Row | None:

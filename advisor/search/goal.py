@@ -9,6 +9,7 @@ their turns, which find in the cache what a run leaves there.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
@@ -29,6 +30,7 @@ from roofline.scenario.lengths import Lengths
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import deployment_of, outcomes_at
 from roofline.serving.load import OF_A_BATCH, Load
+from roofline.serving.money import MONTH
 from roofline.serving.outcome import Outcome, targets_or_usual
 from roofline.serving.sessions.deployed import deployed_of, read_sessions
 from roofline.serving.sessions.served import SessionOutcome, outcome_at
@@ -213,16 +215,23 @@ def _bytes(memory: float | str | None) -> float | None:
     return found
 
 
-def _usd_per_hour(budget: float | str | None) -> float | None:
-    """USD/h of a number, or of a text such as 20, 20/h or $20; raises RooflineError."""
-    text = budget
-    if isinstance(text, str):
-        text = text.strip().removeprefix("$").removesuffix("USD/h").removesuffix("/h").strip()
+_BUDGET = re.compile(r"\$? *([\d.,]+) *(?:usd)? *(?:/ *(h|hr|hour|day|mo|month))? *(?:usd)?", re.IGNORECASE)
+_HOURS = {"d": 24.0, "m": MONTH}
+"""Hours of what a budget is for, by its first letter."""
+
+
+def usd_per_hour(budget: float | str | None) -> float | None:
+    """A budget in USD/h, of a number or of a text such as 20/h or 9000/month. Raises RooflineError."""
+    given = _BUDGET.fullmatch(budget.strip()) if isinstance(budget, str) else None
+    amount = budget if given is None else given[1].replace(",", "")
     try:
-        found: float | None = read_value("budget", Kind.NUMBER, text)
+        found: float | None = read_value("budget", Kind.NUMBER, amount)
     except RooflineError:
-        raise RooflineError(f"a budget is in USD/h, such as 20/h, got {quote(budget)}") from None
-    return found
+        raise RooflineError(
+            f"a budget is in USD/h or a month, such as 20/h or 9000/month, got {quote(budget)}", options=["budget"]
+        ) from None
+    hours = 1.0 if given is None else _HOURS.get((given[2] or "h")[0].lower(), 1.0)
+    return None if found is None else found / hours
 
 
 class Limits(Struct, frozen=True):
@@ -239,7 +248,7 @@ class Limits(Struct, frozen=True):
         for name in TIMES:
             force_setattr(self, name, read_time(name, getattr(self, name)))
         force_setattr(self, "memory", _bytes(self.memory))
-        force_setattr(self, "budget", _usd_per_hour(self.budget))
+        force_setattr(self, "budget", usd_per_hour(self.budget))
         force_setattr(self, "gpus", read_value("gpus", Kind.INTEGER, self.gpus))
         for name, value in self.given.items():
             if not value > 0:

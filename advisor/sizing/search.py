@@ -81,8 +81,10 @@ class Search:
         at: At,
         progress: Progress,
         given: Given = NOTHING_GIVEN,
+        budget: float = math.inf,
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
+        self.budget = budget
         self._attempts: dict[tuple[int, float], Iterator[Attempt]] = {}
         self._tried: dict[tuple[int, float], Attempt | None] = {}
         self._bounded: dict[tuple[int, str | float, float, int], Figures | None] = {}
@@ -139,13 +141,13 @@ class Search:
             if asked not in self._bounded:
                 self._bounded[asked] = self._least(self.fitting[index], self._bounds(index, level), most, fewest)
             least = self._bounded[asked]
-            return None if least is None else objective.key(least)
+            return None if least is None or not self._affords(least) else objective.key(least)
 
         def actual(index: int) -> tuple[Key | None, bool]:
             found = self._attempt(index, most)
             if isinstance(found, int):
                 return bound(index, LEVELS[-1]), False
-            return None if found is None else objective.key(found.figures), True
+            return None if found is None or not self._affords(found.figures) else objective.key(found.figures), True
 
         chosen: set[str] = set()
         ordered = self._in_order(self.capable, bound, actual, chosen)
@@ -257,8 +259,15 @@ class Search:
         return figures_of(candidate, self._price(candidate.configuration), replicas, rate, bounds.ttft, tpot)
 
     def _exactly(self, candidate: Candidate, most: float) -> int | None:
-        """The replicas on at most so many devices; None for as few as meet the service."""
-        return None if most == math.inf or self.service.alone else int(most // candidate.devices)
+        """The replicas on at most so many devices within the budget; None for as few as meet the service."""
+        if most == math.inf or self.service.alone:
+            return None
+        price = self._price(candidate.configuration)
+        return int(min(most, math.inf if not price else self.budget / price) // candidate.devices)
+
+    def _affords(self, figures: Figures) -> bool:
+        """Whether a deployment is within the budget, of which one without a price is not known."""
+        return math.isinf(self.budget) or (figures.cost is not None and figures.cost <= self.budget)
 
     def _attempt(self, index: int, most: float) -> Attempt | None:
         """The deployment of a configuration, or the replicas that are tried when it is asked again.

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.options import requests
-from roofline.advisor.search.goal import Quality, named
+from roofline.advisor.search.goal import Quality, named, usd_per_hour
 from roofline.advisor.sizing.bounds import REFERENCE
 from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import Configuration, Given
@@ -211,6 +211,7 @@ def size(
     given: Given | None = None,
     most: int | None = None,
     disaggregation: bool = False,
+    budget: float | str | None = None,
     **options: Unpack[SizeOptions],
 ) -> Sizing:
     """The deployments that meet a service: cheapest, fewest devices, fastest, most efficient.
@@ -229,7 +230,8 @@ def size(
     of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. With `most` it stops after so many
     choices, of which the cheapest is the first. A `Scenario` in place of the model has its hardware, unless `hw` is
     given, and its options are fixed. `disaggregation` also finds the ratio of prefill and decode apart on
-    the fewest devices of the first choice's hardware. Raises RooflineError.
+    the fewest devices of the first choice's hardware. `budget` is the most rent of all devices, in USD/h or as in
+    9000/month, or of a single user the most to buy them. Raises RooflineError.
     """
     if isinstance(model, Scenario):
         engine = model.given("engine") if engine is None else engine
@@ -261,13 +263,30 @@ def size(
     if longest is not None and (needed := service.load(1).longest) > longest:
         raise RooflineError(f"the longest request, {needed:.0f} tokens, is longer than the limit of {longest}")
     beyond = _beyond(model, service)
-    search = Search(model, service, hardware, quality, prices, engine, at, progress, given)
+    if service.alone and isinstance(budget, str) and "/" in budget:
+        raise RooflineError("for one user prices are those to buy: a budget in USD, such as 2000", options=["budget"])
+    afforded = usd_per_hour(budget) or math.inf
+    search = Search(model, service, hardware, quality, prices, engine, at, progress, given, afforded)
     choices = tuple(islice(search.choices(), most))
+    if not choices and math.isfinite(afforded):
+        _check_budget(Search(model, service, hardware, quality, prices, engine, at, progress, given), afforded)
     binding, nearest = ((), {}) if choices else search.nearest()
     counts, unpriced = (search.considered, len(search.capable), search.simulated), search.names(priced=False)
     found = Sizing(model, service, quality, at, choices, binding, nearest, *counts, tuple(sorted(unpriced)), beyond)
     apart = apart_for(choices[0].best, at) if disaggregation and choices else None
     return replace(found, closest=search.closest, apart=apart)
+
+
+def _check_budget(unlimited: Search, budget: float) -> None:
+    """Raise RooflineError with the cheapest deployment where it costs more than the budget."""
+    cheapest = next(unlimited.choices(), None)
+    if cheapest is not None and (cost := cheapest.best.figures.cost) is not None:
+        best, per = cheapest.best, "" if unlimited.service.alone else "/h"
+        raise RooflineError(
+            f"nothing within {budget:,.4g} USD{per} meets the service: the cheapest, {best.devices} x"
+            f" {best.hardware.name}, costs {cost:,.4g} USD{per}",
+            options=["budget"],
+        )
 
 
 def _check(model: Model, service: Service, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:

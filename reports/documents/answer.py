@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from roofline.advisor.fitting import Fit, in_cpu_memory
+from roofline.advisor.fitting import Fit, in_cpu_memory, of_means
 from roofline.core.units import count_text
 from roofline.launch.repository import name_of
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
@@ -14,8 +14,8 @@ from roofline.reports.documents.odds import odds_document
 from roofline.reports.documents.sentences import LAYOUTS, RUN, WIDTH, Brief, Sentences, devices_text, inverse, size
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
-from roofline.scenario.analysis import longest_context
-from roofline.scenario.notes import unmeasured_kernels
+from roofline.scenario.analysis import analyze, longest_context
+from roofline.scenario.notes import unmeasured_kernels, without_effect
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.unsupported import not_started
 from roofline.verdict.run import run_command
@@ -48,6 +48,7 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
         "kv": scenario.run_precision.kv.name,
         "chosen": {name: value for name, value in plan.candidate.options.items() if value is not None},
         "too_long": verdict.too_long or None,
+        "without_effect": _without_effect(verdict),
         "users": verdict.users,
         "rate": verdict.rate,
         "memory": {key: value for key, value in memory_document(verdict.analysis).items() if key != "fits_with"},
@@ -71,6 +72,13 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
     else:
         document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
     return {**finite(document), "lines": _lines(verdict, better, min(width, WIDTH))}
+
+
+def _without_effect(verdict: Verdict) -> list[str]:
+    """The options that change nothing, a sentence each."""
+    if verdict.too_long:
+        return []
+    return list(without_effect(analyze(of_means(verdict.scenario)), verdict.loaded))
 
 
 def _layout(scenario: Scenario) -> dict[str, int]:
@@ -127,7 +135,7 @@ def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
     started = next(owned, fits[0])  # on what there is, though more devices are faster
     others = [fit for fit in fits if fit is not started][: shown - 1]
     kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
-    lines += ["It fits, the fastest first, with"]
+    lines += [f"It fits, the fastest first, with{' tokens/s of all' * verdict.loaded}"]
     lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
     return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
 

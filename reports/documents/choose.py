@@ -8,6 +8,7 @@ from typing import Any
 
 from roofline.advisor.choosing.decision import Decision
 from roofline.advisor.choosing.rows import Row, rival_of
+from roofline.advisor.fitting import of_means
 from roofline.core.units import rate_text, seconds
 from roofline.launch.repository import name_of
 from roofline.reports.documents.odds import odds_document, sentence, sure
@@ -15,6 +16,8 @@ from roofline.reports.documents.serving import latencies, varied
 from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.reports.output.cells import cell
+from roofline.scenario.analysis import analyze
+from roofline.scenario.notes import without_effect
 from roofline.whatif.command_line import serve_command
 from roofline.whatif.odds import borrowed_acceptance
 
@@ -60,6 +63,7 @@ def decision_document(found: Decision) -> dict[str, Any]:
         "verdict": None if found.verdict is None else odds_document(found.verdict),
         "flips": [finite(picked(flip, "load", "above", "label")) for flip in found.flips],
         "sentence": told(found),
+        "without_effect": _without_effect(found),
         "api_usd_per_million": None if found.api is None else finite(picked(found.api, *TOKENS)),
         "break_even": _even(found),
         "prices": _prices(found),
@@ -221,8 +225,16 @@ def _shown(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return best if unlike in best else [*best[:-1], unlike]
 
 
+def _without_effect(found: Decision) -> list[str]:
+    """The options that change no alternative that runs."""
+    scenarios = [row.alternative.scenario for row in found.rows if row.fits and row.alternative.scenario is not None]
+    told = [without_effect(analyze(of_means(scenario)), served=True) for scenario in scenarios]
+    return [sentence for sentence in told[0] if all(sentence in each for each in told)] if told else []
+
+
 def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     rows = _shown(document)
+    yield from document["without_effect"]
     if document["decided"] not in ("format", "engine", "hardware"):
         yield f"{document['weights']} on {document['engine']}"
     hidden = [row for row in document["rows"] if row not in rows]

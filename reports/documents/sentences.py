@@ -206,7 +206,10 @@ class Sentences(Struct, frozen=True):
     def _layout(self) -> list[str]:
         """How the devices are used, where there are several."""
         parallel, apart = self.scenario.settings.parallel, self.verdict.apart
-        names = {} if self.scenario.profile.split_layers else LAYOUTS
+        if self.scenario.profile.split_layers:
+            turns = f" of {parallel.pipeline} devices" if parallel.pipeline > 1 else ""
+            return [f"{parallel.data} replicas{turns}"] if parallel.data > 1 else []
+        names = LAYOUTS
         degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not apart}
         shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
         if shown and not apart and (rival := self.verdict.plan.rival) is not None:

@@ -127,7 +127,7 @@ def _scenario_notes(curve: Curve) -> Iterator[str]:
     output = max(round(curve.load.means[1]), 1)
     prompt = max(round(curve.load.longest) - output - curve.load.beside, 1)
     output = curve.scenario.generate if curve.scenario.model.task == "encode" else output
-    yield from notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output)))
+    yield from notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output)), served=True)
 
 
 def varied(generate: str) -> str:

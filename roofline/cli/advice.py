@@ -163,6 +163,10 @@ def size(
         list[str] | None,
         typer.Option(metavar="NAME=USD", help="USD/h of a device (one user: purchase price); repeatable."),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="USD", help="Maximum rent of all devices: 20/h, 9000/month; one user: to buy, 2000."),
+    ] = None,
     quality: QualityOption = QualityChoice.CALIBRATED,
     at: Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p50, p90.")] = SizeAt.MID,
     disaggregation: Annotated[
@@ -185,7 +189,7 @@ def size(
     lengths: dict[str, Any] = {"prompt": prompt, "generate": generate, "prefix_hits": prefix_hits}
     load: dict[str, Any] = {"rate": rate, "concurrency": concurrency, "ttft": ttft, "tpot": tpot, "quantile": quantile}
     search: dict[str, Any] = {"hw": hw, "quality": str(quality), "at": at.value, **options}
-    search["disaggregation"] = disaggregation
+    search |= {"disaggregation": disaggregation, "budget": budget}
     usd = prices(price or [], rate is None and concurrency is None)
     from roofline.specs.hardware import load_devices
 

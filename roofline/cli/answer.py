@@ -88,7 +88,7 @@ def answer(
     shown = terminal() if format is AnswerFormat.TABLE and output is None else None
     document = answer_document(answered) if shown is None else answer_document(answered, width=shown.width)
     print_document(document, list(verdict_blocks(document)), format, output)
-    for sentence in taken(ambiguous=True):  # of others the answer says what was read
+    for sentence in (*document["without_effect"], *taken(ambiguous=True)):  # of others the answer says what was read
         say(f"roofline: {sentence}", err=True)
 
 

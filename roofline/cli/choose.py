@@ -24,6 +24,15 @@ from roofline.scenario.options import OPTIONS, STATIC
 WhatChoice = StrEnum(
     "WhatChoice", ["LAYOUT", "FORMAT", "ENGINE", "HARDWARE", "SPECULATION", "DISAGGREGATION", "OFFLOAD", "API"]
 )
+CALLED = {
+    **dict.fromkeys(("parallelism", "tp"), "layout"),
+    **dict.fromkeys(("quant", "quantization", "precision", "dtype"), "format"),
+    **dict.fromkeys(("framework", "backend", "server"), "engine"),
+    **dict.fromkeys(("hw", "gpu", "device", "accelerator"), "hardware"),
+    **dict.fromkeys(("spec", "draft", "speculative"), "speculation"),
+}
+"""Other words for what is chosen."""
+
 RankedBy = StrEnum("RankedBy", ["THROUGHPUT", "LATENCY", "TTFT", "TPOT", "COST"])
 
 SERVED = tuple(name for name in OPTIONS if name not in STATIC and name not in ("model", "hw", "prefix"))
@@ -32,11 +41,12 @@ SERVED = tuple(name for name in OPTIONS if name not in STATIC and name not in ("
 
 @partial(with_scenario_options, names=SERVED)
 def choose(
-    what: Annotated[WhatChoice, typer.Argument(metavar="WHAT", help=f"{', '.join(WhatChoice)}.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{', '.join(WhatChoice)}.")],
     model: ModelArgument,
     hw: Annotated[
-        str, typer.Option(metavar="HW", help="Hardware, also with a count as in 8xH200; to choose it several names.")
-    ],
+        str | None,
+        typer.Option(metavar="HW", help="Hardware, also with a count as in 8xH200; to choose it several names."),
+    ] = None,
     users: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight. [default: 1]")] = None,
     rate: RateOption = None,
     objective: Annotated[
@@ -65,11 +75,12 @@ def choose(
     from roofline.advisor.choosing.decision import choose as decide
     from roofline.reports.output.terminal import progress_line
 
+    what = CALLED.get(what.lower(), what.lower())
     load: dict[str, Any] = {"rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
     asked: dict[str, Any] = {"objective": None if objective is None else str(objective), "hours": hours}
     given = {name.removesuffix("_"): value for name, value in options.items() if value is not None}
     if tiers is not None or profile is not None:
-        if what is not WhatChoice.OFFLOAD or tiers is None or profile is None:
+        if what != WhatChoice.OFFLOAD or tiers is None or profile is None:
             raise RooflineError("--tiers and --profile are of choose offload, which takes both")
         if users is not None or rate is not None or objective is not None:
             raise RooflineError("choose offload --tiers finds the most sessions: omit users, rate and objective")
@@ -81,5 +92,5 @@ def choose(
         )
         return
     with progress_line() as progress:
-        found = decide(str(what), model, hw, users, api_price=api_price, progress=progress, **load, **asked, **given)
+        found = decide(what, model, hw, users, api_price=api_price, progress=progress, **load, **asked, **given)
     print_answer(found, format, output)

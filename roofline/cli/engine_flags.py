@@ -44,6 +44,15 @@ SHOWN = 10
 HELP_ALL, EVERY = "--help-all", "roofline.help-all"
 
 
+SHOWN_COMMANDS = 3
+"""Commands that an error names as having an option."""
+
+LIKE = 0.75
+"""Likeness from which an option is a misspelling of another."""
+
+CONTEXT, PROMPT = (OPTIONS[name].flag for name in ("context", "prompt"))
+
+
 class EngineFlags(TyperCommand):
     """A command that reads an option by each name that an engine has for it: `--tensor-parallel-size 2` as `--tp 2`."""
 
@@ -119,17 +128,33 @@ def _unknown(name: str, own: set[str], command: str) -> str:
     flag = SPELLED.get(key, key)
     if flag in FLAGS:
         also = f" ({flag})" if flag != name else ""
-        instead = ": --prompt says how long requests are" if flag == "--context" and "--prompt" in own else ""
+        own_words = _TABLE["of_commands"].get(command, {}).get(flag)
+        instead = f": {own_words}" if own_words else ""
         if flag == "--concurrency" and "--batch" in own:
             instead = ": --batch says how many sequences run at once; 'roofline serve' has users"
         instead = instead or ("; 'roofline serve' does" if flag in SERVED and command != "serve" else "")
         return f"{command} does not take {name}{also}{instead}; 'roofline {command} --help' lists what it takes"
     if (meant := MEANT.get(option_key(name))) is not None:
-        return f"no such option: {name}; {meant}"
+        first, blank, rest = meant.partition(" ")
+        return f"no such option: {name}; {ALL[first].flag if first in ALL else first}{blank}{rest}"
+    if option_key(name) in OPTIONS["quant"].names and "--quant" in own:
+        return f"no such option: {name}; say --quant {option_key(name)}"
+    if (others := _of_commands(name)) and command not in others:
+        instead = _TABLE["of_commands"].get(command, {}).get(name)
+        told = instead or f"{alternatives([f'roofline {each}' for each in others[:SHOWN_COMMANDS]])} does"
+        return f"{command} does not take {name}: {told}; 'roofline {command} --help' lists what it takes"
     spellings = (alias for alias, option in SPELLED.items() if option in own)
-    near = get_close_matches(name, {*own, *spellings})
+    near = get_close_matches(name, sorted({*own, *spellings}), cutoff=LIKE)
     did = f"; did you mean {alternatives(near)}?" if near else f"; 'roofline {command} --help' lists the options"
     return f"no such option: {name}{did}"
+
+
+def _of_commands(name: str) -> list[str]:
+    """The commands that have an option of their own of this name."""
+    from roofline.cli.program import LazyCommands
+
+    commands = LazyCommands().items()
+    return [key for key, each in commands if any(name in (*own.opts, *own.secondary_opts) for own in each.params)]
 
 
 def _own_names(args: list[str], own: set[str]) -> Iterator[str]:
@@ -144,7 +169,8 @@ def _own_names(args: list[str], own: set[str]) -> Iterator[str]:
             yield from args[place:]
             return
         flag, equals, value = text.partition("=")
-        known = flag if flag in own else SPELLED.get(flag.replace("_", "-"))
+        of_load = PROMPT if flag == CONTEXT else None  # what each request of a load has before its output
+        known = flag if flag in own else SPELLED.get(flag.replace("_", "-"), of_load)
         if known not in own:
             yield text
             continue

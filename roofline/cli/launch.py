@@ -46,9 +46,11 @@ def launch(
     Beside it stand the memory that it takes, the benchmark of one load (--concurrency or --rate), and what that is
     predicted to measure.
     """
-    from roofline.advisor.fitting import written
+    from roofline.advisor.fitting import of_means, written
     from roofline.core.files import write_together
     from roofline.launch.bundle import launch as bundle
+    from roofline.scenario.analysis import analyze
+    from roofline.scenario.notes import without_effect
     from roofline.serving.options import LOAD_OPTIONS, load_values
     from roofline.verdict.asked import settled
 
@@ -63,6 +65,8 @@ def launch(
     if chosen.options:
         say(f"roofline: chosen: {written(chosen.options)}", err=True)
     found = bundle(chosen.scenario, name or None, target, trust_remote_code=trust_remote_code, tiers=tiers, **load)
+    for sentence in without_effect(analyze(of_means(chosen.scenario)), served=True):
+        say(f"roofline: {sentence}", err=True)
     if output is None or output.suffix:
         emit(found.text, output)
         return

@@ -18,12 +18,12 @@ from roofline.core.errors import RooflineError, UnknownNameError, visible
 from roofline.graph.blocks import EXPERTS
 from roofline.launch import manifests
 from roofline.launch.benchmark import RESULT, benchmark_command
-from roofline.launch.command import CONFIG_FILE
+from roofline.launch.command import CONFIG_FILE, Command
 from roofline.launch.forecast import Bench, Forecast, forecast, forecast_lines, forecast_of, with_slots
 from roofline.launch.manifests import Place
 from roofline.launch.plan import Listen, Plan, plan_of
 from roofline.launch.repository import name_of
-from roofline.launch.settings import machines_of
+from roofline.launch.settings import servers_of
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
@@ -110,26 +110,6 @@ def launch_command(
     return plan.command(False, needs=False, listen=Listen.UNSAID).line + beside
 
 
-def servers_of(scenario: Scenario) -> tuple[Scenario, int]:
-    """The scenario of one server, and how many there are: replicas on several machines, and of all experts, are apart.
-
-    Dense replicas of one machine are the data-parallel ranks of one server.
-    """
-    if not scenario.model.experts and machines_of(scenario) == 1:
-        return scenario, 1
-    found = replica_of(scenario)
-    return found, scenario.settings.parallel.data // found.settings.parallel.data
-
-
-def replica_of(scenario: Scenario) -> Scenario:
-    """One of the replicas that share no experts."""
-    parallel = scenario.settings.parallel
-    if parallel.data == 1 or parallel.expert > 1 or not scenario.asked:
-        return scenario
-    degrees: dict[str, Any] = {"tp": parallel.tensor, "pp": parallel.pipeline, "dp": None, "ep": None}
-    return scenario.with_(hw=scenario.hardware_name, network=scenario.given("network"), **degrees)  # with its servers
-
-
 def refused(scenario: Scenario, slots: int = 1) -> str:
     """Why the server of the scenario's engine cannot be told all of it; "" where it can, and of engines without one."""
     if scenario.profile.name in SERVERS:
@@ -180,7 +160,7 @@ def launch(
     for part in not_whole(one):
         instead = "--enable-expert-parallel keeps them whole" if part.startswith(EXPERTS) else "fewer ranks do"
         raise RooflineError(f"{plan.server.title} does not start with {part}: {instead}", options=["tp"])
-    return _bundle(plan, bench, curve, steady, Target(target))
+    return _bundle(plan, found, bench, curve, steady, Target(target))
 
 
 def _longest(scenario: Scenario) -> int:
@@ -189,7 +169,8 @@ def _longest(scenario: Scenario) -> int:
     return math.ceil(prompt.quantile(NEARLY_ALL) + output.quantile(NEARLY_ALL))
 
 
-def _bundle(plan: Plan, bench: Bench, curve: Curve, steady: Outcome, target: Target) -> Launch:
+def _bundle(plan: Plan, whole: Scenario, bench: Bench, curve: Curve, steady: Outcome, target: Target) -> Launch:
+    """The bundle of a plan, whose copies together are the `whole` scenario."""
     if (curve.tandem is not None) != (target in APART):
         if target in APART:
             raise RooflineError(f"{target} has prefill and decode apart", options=["disaggregation"])
@@ -204,7 +185,7 @@ def _bundle(plan: Plan, bench: Bench, curve: Curve, steady: Outcome, target: Tar
     scenario, server, version = plan.scenario, plan.server, plan.version
     engine, notes = f"{server.title} {version}".rstrip(), tuple(plan.notes())
     found = forecast_of(curve, steady, bench, engine, plan.scheme)
-    measuring = benchmark_command(server, version, bench, plan.checkpoint[0] or "MODEL", server.port, scenario)
+    measuring = benchmark_command(server, version, bench, plan.checkpoint[0] or "MODEL", server.port, whole)
     places = " + ".join(f"{count} x {spec.title or spec.name}" for spec, count in curve.pools)
     named = name_of(scenario)
     title = scenario.model.title if named == scenario.model.name else ""
@@ -238,9 +219,23 @@ def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
         others = "the other has 1" if plan.nodes == 2 else f"the others have 1 to {plan.nodes - 1}"
         script += f"# LEADER: the address of the node whose NODE_RANK is 0; {others}.\n"
         script += f'if [ "$NODE_RANK" = 0 ]; then\n  {command.text}\nelse\n  {plan.command(node=1).text}\nfi\n'
+    elif plan.beside:
+        own = plan.server.port
+        ports = [own + 1 + index for index in range(plan.copies)]
+        script += "trap 'kill 0' EXIT\n"  # which ends the servers with their router
+        for port, only in zip(ports, plan.beside, strict=True):
+            script += f"{plan.command(port=port, only=only).text} &\n"
+        script += f"nginx -c \"$PWD/{manifests.ROUTER_FILE}\" -g 'daemon off;'\n"
+        route = manifests.router(own, [f"127.0.0.1:{port}" for port in ports])
+        return {"serve.sh": script, manifests.ROUTER_FILE: route, **_config(command)}
     else:
         script += f"{command.text}\n"
-    return {"serve.sh": script, **({CONFIG_FILE: command.config_text} if command.config else {})}
+    return {"serve.sh": script, **_config(command)}
+
+
+def _config(command: Command) -> dict[str, str]:
+    """The file of settings of a command that names one."""
+    return {CONFIG_FILE: command.config_text} if command.config else {}
 
 
 def _manifest(plan: Plan, curve: Curve, target: Target, remark: str) -> dict[str, str]:
@@ -265,7 +260,8 @@ def _place(plan: Plan, listen: Listen = Listen.EVERYWHERE) -> Place:
     commands = [plan.command(node=node, listen=listen) for node in range(min(plan.nodes, 2))]
     name = manifests.safe_name(f"{name_of(plan.scenario)}-{plan.server.name}")
     hardware, model = plan.scenario.hardware, plan.checkpoint[0]
-    return Place(name, plan.server, plan.version, commands, hardware, plan.devices, plan.nodes, model, plan.copies)
+    copies, beside = plan.copies, plan.beside
+    return Place(name, plan.server, plan.version, commands, hardware, plan.devices, plan.nodes, model, copies, beside)
 
 
 class _Plain(yaml.SafeDumper):

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds
+from roofline.launch.settings import servers_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve
 from roofline.serving.load import Arrivals
@@ -117,14 +118,16 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve, Outco
 def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
     """A scenario whose engine takes few requests at a time unless its command says more, told a concurrency.
 
-    Ollama takes one, SGLang fewer with drafts.
+    Ollama takes one, SGLang fewer with drafts. Each of several servers is told its part.
     """
     name, settings, policy = scenario.profile.name, scenario.settings, scenario.profile.scheduler
     if concurrency is None or settings.sequences is not None or name not in SERVERS:
         return scenario
     if scenario.drafted:
         return scenario.told_users(concurrency)
-    return scenario.with_(max_num_seqs=concurrency) if server_of(name).allots and policy.sequences else scenario
+    if not (server_of(name).allots and policy.sequences):
+        return scenario
+    return scenario.with_(max_num_seqs=-(-concurrency // servers_of(scenario)[1]))
 
 
 def forecast_of(curve: Curve, steady: Outcome, bench: Bench, engine: str, scheme: str | None) -> Forecast:

@@ -25,6 +25,10 @@ Document = dict[str, Any]
 RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
 """The extended resource of a vendor's device plugin."""
 
+VISIBLE = {"NVIDIA": "CUDA_VISIBLE_DEVICES", "AMD": "HIP_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
+"""The variable of the devices that a process sees, by their numbers (llama.cpp, docs/build.md, of CUDA and HIP; the
+core programming guide of the Level Zero specification, of Intel)."""
+
 TOKEN = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "token", "optional": True}}}
 """The variable of the Hub's token, from a secret that the user may create."""
 
@@ -42,7 +46,8 @@ CLAIM = "models"
 class Place(NamedTuple):
     """A server of a manifest: its commands by node (the leader's first), on `devices` of each node's hardware.
 
-    `copies`: the replicas of it, among which its Service divides the requests.
+    `copies`: the replicas of it, among which its Service divides the requests; `beside`: the devices of each of those
+    of one machine, by number.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Place(NamedTuple):
     nodes: int
     model: str = ""
     copies: int = 1
+    beside: Sequence[str] = ()
 
     @property
     def folder(self) -> str:
@@ -96,10 +102,50 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:50].strip("-") or "model"
 
 
+ROUTER_FILE = "nginx.conf"
+"""The settings of the router of several servers of one machine."""
+
+ROUTER_IMAGE = "nginx:stable"
+"""The container of the router (hub.docker.com/_/nginx)."""
+
+
+def router(port: int, addresses: Sequence[str]) -> str:
+    """The settings of nginx that sends each request to the server with the fewest (ngx_http_upstream_module).
+
+    Answers are streamed as they come, prompts may be long, and a request may wait for an hour.
+    """
+    servers = "".join(f"    server {address};\n" for address in addresses)
+    upstream = f"  upstream servers {{\n    least_conn;\n{servers}  }}\n"
+    passed = "proxy_pass http://servers; proxy_buffering off; proxy_read_timeout 1h; client_max_body_size 64m;"
+    own = f"  server {{\n    listen {port};\n    location / {{ {passed} }}\n  }}\n"
+    return f"events {{}}\nhttp {{\n{upstream}{own}}}\n"
+
+
 def compose(place: Place) -> Document:
-    """A Docker Compose project of one service."""
-    if place.nodes > 1:
+    """A Docker Compose project of one service; of several servers one each on its own devices, behind a router."""
+    if place.nodes > 1 or (place.copies > 1 and not place.beside):
         raise RooflineError("Docker Compose has one node: launch as kubernetes")
+    document = _composed(place)
+    if not place.beside:
+        return document
+    (entry,) = document["services"].values()
+    ports, names = entry.pop("ports"), [f"{place.name}-{index}" for index in range(place.copies)]
+    services: Document = {name: _pinned(entry, place, only) for name, only in zip(names, place.beside, strict=True)}
+    config = [{"source": "router", "target": "/etc/nginx/nginx.conf"}]
+    services["router"] = {"image": ROUTER_IMAGE, "ports": ports, "configs": config, "depends_on": names}
+    route = router(place.port, [f"{name}:{place.port}" for name in names])
+    return {"services": services, "configs": {**document.get("configs", {}), "router": {"content": route}}}
+
+
+def _pinned(entry: Document, place: Place, only: str) -> Document:
+    """A service that has some devices alone: those that Docker gives it, or that its process may see."""
+    if place.hardware.vendor == "NVIDIA":
+        device = {"driver": "nvidia", "device_ids": only.split(","), "capabilities": ["gpu"]}
+        return {**entry, "deploy": {"resources": {"reservations": {"devices": [device]}}}}
+    return {**entry, "environment": {**entry["environment"], VISIBLE[place.hardware.vendor]: only}}
+
+
+def _composed(place: Place) -> Document:
     command = place.commands[0]
     entry: Document = {
         "image": place.image,

@@ -22,6 +22,7 @@ from roofline.launch.command import (
     needs_of,
     server_command,
 )
+from roofline.launch.manifests import VISIBLE
 from roofline.launch.memory import Room, room_of
 from roofline.launch.repository import name_of, repository_of
 from roofline.launch.settings import Wanted, has_projector, machines_of, scheme_of, server_settings, tier_settings
@@ -109,7 +110,7 @@ class Plan(Struct, frozen=True, dict=True):
         """What the user has to replace, or to know."""
         server, needs = self.server, needs_of(repository_of(self.scenario))
         if self.copies > 1:
-            yield f"One of {self.copies} servers, each on its own devices, behind a router that the benchmark asks"
+            yield f"{self.copies} servers, each on its own devices, behind a router that the benchmark asks"
         if newer := server.newer(self.scenario.profile.version):
             yield newer
         if plugin := server.plugin(self.scenario.hardware):
@@ -129,23 +130,47 @@ class Plan(Struct, frozen=True, dict=True):
         if needs is not None and needs.remote_code and not self.trusted and "trust_remote_code" in server.rows:
             yield f"vLLM's recipe of {needs.recipe} adds --trust-remote-code, to run the repository's code: say it here"
 
-    def command(self, pinned: bool = True, needs: bool = True, node: int = 0, listen: Listen = Listen.PORT) -> Command:
+    @property
+    def beside(self) -> list[str]:
+        """The devices of each of several servers of one machine, by number; none of one server, or on machines."""
+        whole = self.devices * self.copies
+        hardware = self.scenario.hardware
+        if self.copies == 1 or self.nodes > 1 or whole > hardware.machine_devices or hardware.vendor not in VISIBLE:
+            return []
+        numbers = [str(number) for number in range(whole)]
+        return [",".join(numbers[first : first + self.devices]) for first in range(0, whole, self.devices)]
+
+    def command(
+        self,
+        pinned: bool = True,
+        needs: bool = True,
+        node: int = 0,
+        listen: Listen = Listen.PORT,
+        port: int | None = None,
+        only: str = "",
+    ) -> Command:
         """The server's command on a node, 0 the leader and 1 each of the others.
 
-        Without `pinned` settings it has those alone that differ from the engine's, without `needs` no parsers.
+        Without `pinned` settings it has those alone that differ from the engine's, without `needs` no parsers. `port`
+        is another than the engine's own, and `only` the numbers of the devices that it may see.
         """
         settings = [one for one in self.settings if (pinned or not one.pinned) and one.setting != "nodes"]
         settings += self._of_node(node)
         settings += [Wanted("draft", self.drafted)] if self.drafted.technique else []
         settings += needed(needs_of(repository_of(self.scenario)), self.server, self.scenario.hardware, needs)
         settings += [Wanted("trust_remote_code", True)] if self.trusted else []
-        port = self.server.port
-        if listen is Listen.EVERYWHERE:
+        host = EVERYWHERE if listen is Listen.EVERYWHERE else "127.0.0.1" if port is not None else ""
+        port = port or self.server.port
+        if host:
             own = "address" in self.server.rows
-            settings.append(Wanted("address", f"{EVERYWHERE}:{port}") if own else Wanted("host", EVERYWHERE))
+            settings.append(Wanted("address", f"{host}:{port}") if own else Wanted("host", host))
         if listen is not Listen.UNSAID:
             settings.append(Wanted("port", port, pinned=True))
-        return server_command(self.server, self.version, settings, self.checkpoint[0], self.drafted)
+        found = server_command(self.server, self.version, settings, self.checkpoint[0], self.drafted)
+        if only:
+            seen = {VISIBLE[self.scenario.hardware.vendor]: only}
+            found = found._replace(variables={**seen, **found.variables})
+        return found
 
     def _of_node(self, node: int) -> list[Wanted]:
         """What a node of several is told: its rank, and the address of the leader."""

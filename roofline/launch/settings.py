@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from roofline.specs.checkpoint import only_cache
 from roofline.specs.formats import find_format
 from roofline.specs.precision import SCHEMES
 from roofline.specs.schemes import GGUF_SCHEMES
-from roofline.specs.servers import Server
+from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques import check_request
 from roofline.timing.exchanges import exchange_choice
 
@@ -311,3 +311,26 @@ def machines_of(scenario: Scenario) -> int:
     shares = ((count, devices // count) for count in range(fewest, devices + 1) if devices % count == 0)
     whole = (count for count, each in shares if each % spread.tensor == 0 or spread.tensor % each == 0)
     return next(whole, fewest)
+
+
+def servers_of(scenario: Scenario) -> tuple[Scenario, int]:
+    """The scenario of one server, and how many there are.
+
+    Replicas are servers of their own on several machines, where each has all experts, and where the engine has no
+    option for data parallelism; dense replicas of one machine are otherwise the data-parallel ranks of one server.
+    """
+    name = scenario.profile.name
+    ranks = name not in SERVERS or "dp" in server_of(name).rows
+    if ranks and not scenario.model.experts and machines_of(scenario) == 1:
+        return scenario, 1
+    found = replica_of(scenario)
+    return found, scenario.settings.parallel.data // found.settings.parallel.data
+
+
+def replica_of(scenario: Scenario) -> Scenario:
+    """One of the replicas that share no experts."""
+    parallel = scenario.settings.parallel
+    if parallel.data == 1 or parallel.expert > 1 or not scenario.asked:
+        return scenario
+    degrees: dict[str, Any] = {"tp": parallel.tensor, "pp": parallel.pipeline, "dp": None, "ep": None}
+    return scenario.with_(hw=scenario.hardware_name, network=scenario.given("network"), **degrees)  # with its servers

@@ -33,14 +33,19 @@ ATTENTION = "attention"
 SPLIT = "llama.cpp splits layers over devices, which run one after another (--split-mode layer, its default)"
 
 
-def notes(analysis: Analysis) -> tuple[str, ...]:
-    """The notes on a single scenario."""
+def without_effect(analysis: Analysis, served: bool = False) -> tuple[str, ...]:
+    """The options of a scenario that have no effect, a sentence each; `served`: in a load, not in a static batch."""
+    return tuple(f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis, served))
+
+
+def notes(analysis: Analysis, served: bool = False) -> tuple[str, ...]:
+    """The notes on a single scenario, `served` under a load."""
     model = analysis.scenario.model
     found = [*stored_notes(model, analysis.scenario.profile)]
     found += [f"{model.name}: {'; '.join(model.rests_on)}"] if model.rests_on else []
     if (stored := analysis.scenario.library_format) is not None:
         found.append(f"{stored} is what {analysis.scenario.profile.title} has of {model.name} by default")
-    found += [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
+    found += without_effect(analysis, served)
     found += filter(None, [analysis.too_long])
     if analysis.times_are_expected:
         found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
@@ -148,7 +153,7 @@ def without_graphs_note(scenario: Scenario) -> str | None:
     return None if launches else f"the profile {engine.name} launches kernels in no time"
 
 
-def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _no_ops(analysis: Analysis, served: bool) -> Iterator[tuple[str, str]]:
     """The options that have no effect, each with the reason."""
     yield from _workload_no_ops(analysis)
     scenario, model = analysis.scenario, analysis.scenario.model
@@ -169,7 +174,10 @@ def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     if scenario.settings.towers == "data" and (parallel.tensor == 1 or not np.any(scenario.images)):
         lacking = "there are no images" if parallel.tensor > 1 else "there is no tensor parallelism (--tp 1)"
         yield "--mm-encoder-tp-mode data", lacking
-    for name, steps in scenario.settings.prompt_steps.items():
+    for name in ("enable_expert_parallel", "dp_attention"):
+        if scenario.asked and scenario.given(name) and parallel.expert == 1:
+            yield OPTIONS[name].flag, "there is one device"
+    for name, steps in () if served else scenario.settings.prompt_steps.items():
         yield f"{OPTIONS[name].flag} {steps}", "a static batch has its prompts in whole steps, one after the other"
     default = scenario.convention is Convention.PHYSICAL
     if (ATTENTION in analysis.fusions) is not default and not _attends(analysis):

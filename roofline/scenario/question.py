@@ -32,7 +32,7 @@ from roofline.specs.model import Model
 from roofline.specs.model_names import library_format
 from roofline.specs.modelspec import load_model
 from roofline.specs.network import load_fabric
-from roofline.specs.precision import PLAIN, Precision
+from roofline.specs.precision import PLAIN, Precision, scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES
 
 OBJECTS: Mapping[str, type] = {"precision": Precision, "settings": Settings, "fusions": object, "drawn": object}
@@ -139,6 +139,8 @@ class Question(Struct, frozen=True, dict=True):
     def formats(self) -> dict[str, str | None]:
         """The formats as arguments of `parse_precision`, with the scheme that a `quantization` method stands for."""
         given, method = self.groups["formats"], self.values.get("quantization")
+        if given.get("scheme") and given.get("weights") and scheme_formats(given["scheme"])[0] is not None:
+            raise RooflineError("quant says the format of the weights, too: give one of both", options=["weights"])
         if method is None:
             stored = self.library_format
             return given if stored is None else {**given, "scheme": stored}

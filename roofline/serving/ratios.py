@@ -18,6 +18,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import BELOW, LEAST, stage_of
+from roofline.serving.layouts import servers
 from roofline.serving.load import Load
 from roofline.serving.outcome import Targets
 from roofline.serving.pools import DEGREES, Pools, decode_replica, only_prompts, prefill_replica
@@ -110,8 +111,17 @@ def _pairs(
     scenario: Scenario, load: Load, most: int, limits: Targets, ratio: Callable[[_Layout, _Layout], Ratio | None]
 ) -> Iterator[Ratio]:
     widest = min(most, scenario.hardware.node_devices)
-    tensor = [Parallelism(tensor=count) for count in (2**power for power in range(widest.bit_length()))]
-    experts = [Parallelism(data=each.tensor, expert=each.tensor) for each in tensor[1:] if scenario.model.experts]
+    counts = (2**power for power in range(widest.bit_length()))
+    layouts = [each for count in counts for each in servers(scenario.model, scenario.hardware, scenario.profile, count)]
+    whole = [each for each in layouts if each.pipeline == 1 and not each.is_mixed]
+    tensor, experts = (
+        [
+            Parallelism(tensor=each.tensor, data=each.data, expert=each.expert)
+            for each in whole
+            if (each.data > 1) is apart
+        ]
+        for apart in (False, True)
+    )
     asked = replace(load, rate=1.0, concurrency=None, offline=None, rounds=None)
     policy = scenario.profile.scheduler
     if scenario.settings.piece or policy.piece:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from roofline.core.documents import MAX_BYTES, bundled
 from roofline.core.errors import MAX_COMPLETIONS, RooflineError, UnknownNameError, alternatives, quote
 from roofline.core.inputs import read_text
-from roofline.specs.instances import instance_devices
+from roofline.specs.instances import instance_devices, instances_of
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record, top_level
 from roofline.specs.prices import bundled_price
@@ -217,6 +217,7 @@ def _read(text: str, files: Files) -> Named:
     for name, facts in bundled("specs/announced.yaml").items():
         if "".join(_spell(name)) in _joined(_spell(text)):
             raise RooflineError(f"{facts}: a spec file with figures of your own is analysed")
+    near = near or instances_of(text)
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
     if hint:
         names = []  # far from the text: a list in the order of the alphabet helps nobody

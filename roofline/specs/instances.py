@@ -29,6 +29,20 @@ def instance_devices(text: str) -> tuple[str, int] | None:
     return _devices().get(_plain(text))
 
 
+def instances_of(family: str) -> list[str]:
+    """The instance types of a family, as of p5: p5.4xlarge and p5.48xlarge."""
+    begun = re.compile(rf"{re.escape(family.strip().lower())}[.-]")
+    return [name for name in _names() if begun.match(name.lower())]
+
+
+@lru_cache(maxsize=1)
+def _names() -> list[str]:
+    clouds = bundled_record(_Table, "hwspecs/instances/instances.yaml").clouds.values()
+    return [
+        name for cloud in clouds for counts in cloud.devices.values() for names in counts.values() for name in names
+    ]
+
+
 def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.strip().lower().removeprefix("standard_").removeprefix("ml."))
 

@@ -17,6 +17,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.documents import bundled, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
@@ -125,7 +126,9 @@ def _read(text: str, files: Files, with_maker: bool = True) -> Named:
         return listed
     if (revision := _REVISION.search(text)) is not None:
         with suppress(UnknownNameError):
-            return _read(text[: revision.start()] + text[revision.end() :], files, False)
+            word = revision[0].strip("- ")
+            meant = _read(text[: revision.start()] + text[revision.end() :], files, False)
+            return meant if word[-1].isdigit() else replace(meant, without=word)  # a date has the same architecture
     for _, spellings, tail in named:
         if (only := _only(spellings, tail, entries)) is not None:
             return _quantized(bare, only, tail, entries)

@@ -41,6 +41,7 @@ class Named(Struct, frozen=True):
     """What a name stands for: a spec, other values of the model's fields (a quantization), and a number of devices.
 
     `others` are further specs that it may mean, less usual; `server` are the devices of each server, 0 if unsaid.
+    `without` is a word of the text that no spec has, and that was left out.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Named(Struct, frozen=True):
     devices: int = 1
     others: tuple[str, ...] = ()
     server: int = 0
+    without: str = ""
 
     def __str__(self) -> str:
         count = f"{self.devices} x " if self.devices > 1 else ""
@@ -73,11 +75,12 @@ def taken(ambiguous: bool = False) -> tuple[str, ...]:
 
     With `ambiguous` only what may have meant others.
     """
-    found = {text: named for text, named in _TAKEN.items() if named.others or not ambiguous}
+    found = {text: named for text, named in _TAKEN.items() if named.others or named.without or not ambiguous}
     _TAKEN.clear()
     return tuple(
         f"{quote(text)} is taken as {named}"
         + (f", as most are (not {alternatives(named.others)})" if named.others else "")
+        + (f": no {named.without!r} of it is known" if named.without else "")
         for text, named in found.items()
     )
 

@@ -171,8 +171,9 @@ def _methods(scenario: Scenario) -> Iterator[str]:
     entries = [check_request(written) for written in scenario.techniques]
     yield from (f"the technique {entry.name}" for entry in entries if not _does(entry.name, scenario))
     slots = {entry.slot for entry in entries}
+    parallel = scenario.settings.parallel
     for degree, method in load_support().degrees.items():
-        split = getattr(scenario.settings.parallel, degree) > 1
+        split = getattr(parallel, degree) > 1 and (degree != "data" or parallel.expert > 1)  # others are servers apart
         if split and method not in slots and not runs(method, engine, hardware):
             yield method.replace("-", " ")
     offload = scenario.settings.offload

@@ -57,6 +57,8 @@ def answer(
         given["concurrency"] = given.pop("users")
     told = {name: given.pop(name, None) for name in ASKED}
     load = load_of(told["concurrency"], told["rate"], told["prefix_hits"])
+    if load is None and told["prefix_hits"] is not None:
+        raise RooflineError("cached prefixes are of a load: give users or rate", options=["prefix_hits"])
     for name in ("model", "hw"):
         if given[name] is None:
             raise RooflineError(missing(name), options=["hw"] if name == "hw" else [])

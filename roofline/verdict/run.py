@@ -6,7 +6,8 @@ import shlex
 from contextlib import suppress
 
 from roofline.core.errors import RooflineError
-from roofline.launch.bundle import Target, launch_command, replica_of
+from roofline.launch.bundle import Target, launch_command
+from roofline.launch.settings import replica_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.specs.servers import SERVERS, server_of

@@ -12,6 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.advisor.advice import Recommendation, advise
+from roofline.advisor.chosen import relaid
+from roofline.advisor.fitting import written
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.judged import as_served, missed
 from roofline.advisor.judged import gain as times_better
@@ -259,6 +261,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         changes = (*self._techniques(), *self._layouts(), *self._seats())
         found = [change for change in changes if math.isfinite(change.gain)]
         best = max(found, key=lambda change: (change.meets, change.gain * self._ready(change.scenario)), default=None)
+        best = best and self._on_its_layout(best)
         return best if best is not None and (best.gain >= WORTH or best.meets > self.met) else None
 
     def _ready(self, changed: Scenario) -> float:
@@ -304,7 +307,9 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         near = sorted(rented, key=lambda name: abs(rented[name] - own))
         count = f"{self.devices}x" if self.devices > 1 else ""
         elsewhere = [(f"on {count.replace('x', ' x ')}{name}", {"hw": f"{count}{name}"}) for name in near]
-        for told, options in [*without, *others, *elsewhere] if not_started(self.scenario) else []:
+        started = not not_started(self.scenario)
+        changes = [*without, *others, *([] if started else elsewhere)]
+        for told, options in changes if not started or self.refused else []:
             with suppress(RooflineError):
                 changed = self.scenario.with_(**options)
                 if not unsupported(changed) and not refused(changed, self.slots) and analyze(changed).memory.fits:
@@ -323,23 +328,21 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         return not renames and self._launches(changed)
 
     def _layouts(self) -> Iterator[Change]:
-        """Replicas in place of devices that share every layer, under load: with experts spread over all of them."""
-        devices, parallel, profile = self.plan.devices, self.scenario.settings.parallel, self.scenario.profile
-        if (
-            not self.loaded
-            or self.apart
-            or devices == 1
-            or parallel.tensor * parallel.pipeline < devices
-            or profile.split_layers
-        ):
+        """The best other layout of the devices under load, where one was asked for: the plan has the best otherwise."""
+        if self.load is None or self.apart or self.plan.devices == 1 or self.plan.tried[0].scenario.counted:
             return
-        experts = bool(self.scenario.model.experts)
-        spread: dict[str, Any] = {"tp": 1, "pp": 1, "dp": devices, "enable_expert_parallel": experts or None}
-        option = f"--dp {devices}{' --enable-expert-parallel' if experts else ''}"
-        with suppress(RooflineError):
-            changed = self.scenario.with_(**spread)
-            if self._launches(changed):
-                yield from self._change(option, f"{'attention' if experts else 'weights'} on every device", changed)
+        if (found := relaid(self.scenario, self.load, self.targets)) is not None:
+            yield from self._change(written(found.options), _spread(found.scenario), found.scenario)
+
+    def _on_its_layout(self, change: Change) -> Change:
+        """A change of formats on the layout that is best with them, where none was asked for; other changes as are."""
+        same = change.scenario.run_precision == self.scenario.run_precision
+        if same or self.load is None or self.apart or not self.plan.tried[0].scenario.counted:
+            return change
+        if (found := relaid(change.scenario, self.load, self.targets)) is None:
+            return change
+        option = f"{change.option} {written(found.options)}"
+        return next(self._change(option, change.gives_up, found.scenario), change)
 
     def _seats(self) -> Iterator[Change]:
         """As many requests at once as there are users, where fewer were asked."""
@@ -364,6 +367,14 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         if found is not None:
             meets = not missed(found, self.targets) and (not isinstance(found, Outcome) or found.stable)
             yield Change(option, gain, gives_up, meets, scenario)
+
+
+def _spread(scenario: Scenario) -> str:
+    """What a layout gives up."""
+    parallel, experts = scenario.settings.parallel, bool(scenario.model.experts)
+    if parallel.data > 1:
+        return f"{'attention' if experts and parallel.expert > 1 else 'weights'} on {parallel.data} groups of devices"
+    return "shares every layer" if parallel.pipeline == 1 else "has stages that wait for each other"
 
 
 SCHEMES = (*OFFERED, "gguf:type=q8_0", "gguf:type=q4_k_m")

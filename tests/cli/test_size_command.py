@@ -212,3 +212,15 @@ def test_degrees_and_formats_that_cannot_be(run, told, message: str) -> None:
     status, _, err = run("size", "llama-3.1-70b", "--rate", 1, "--hw", "b200-sxm", *told)
     assert status == 2
     assert message in err
+
+
+def test_a_budget_limits_the_rent_of_all_devices(run) -> None:
+    asked = ("size", "llama-3.1-8b", "--rate", 5, "--hw", "l4,l40s,h100-sxm")
+    _, out, _ = run(*asked, "--format", "json")
+    free = json.loads(out)["choices"]
+    cheapest = next(each["best"]["usd"] for each in free if each["objective"] == "cheapest")
+    status, out, err = run(*asked, "--budget", f"{1.01 * cheapest}/h", "--format", "json")
+    assert status == 0, err
+    assert all(each["best"]["usd"] <= 1.01 * cheapest for each in json.loads(out)["choices"])
+    status, _, err = run(*asked, "--budget", f"{0.9 * 730 * cheapest}/month")
+    assert (status, "nothing within" in err) == (2, True)

@@ -306,3 +306,27 @@ def test_a_device_without_published_figures_says_what_is_known(run: Run) -> None
     status, _, err = run("llama-3.1-8b", "Intel Crescent Island")
     assert status == 2
     assert "LPDDR5X" in err
+
+
+def test_a_context_under_load_is_the_prompt_of_each_request(run: Run) -> None:
+    words = ("serve", "llama-3.1-8b", "h100-sxm", "--concurrency", "4", "--format", "json")
+    assert run(*words, "--context", "2k")[1] == run(*words, "--prompt", "2k")[1]
+    assert "name the same" in run(*words, "--context", "2k", "--prompt", "1k")[2]
+
+
+def test_options_of_other_commands_are_named_with_them(run: Run) -> None:
+    status, _, err = run("launch", "llama-3.1-8b", "h100-sxm", "--objective", "cost")
+    assert (status, "roofline advise" in err) == (2, True)
+    assert "--as" in run("launch", "llama-3.1-8b", "h100-sxm", "--format", "json")[2]
+    assert "roofline size" in run("choose", "hardware", "llama-3.1-8b")[2]
+
+
+def test_two_formats_of_the_weights_are_refused(run: Run) -> None:
+    status, _, err = run("llama-3.1-8b", "h100-sxm", "--quant", "awq", "--weights", "int8")
+    assert (status, "--weights" in err) == (2, True)
+
+
+def test_a_revision_that_is_not_known_is_said(run: Run) -> None:
+    _, _, err = run("qwen3-8b-thinking", "h100-sxm")
+    assert "thinking" in err
+    assert run("qwen3-next-80b-a3b-thinking", "h100-sxm")[2] == ""

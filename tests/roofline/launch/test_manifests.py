@@ -138,3 +138,35 @@ def test_dynamo(engine: str) -> None:
 def test_refusals(scenario: Scenario, target: str, load: dict[str, Any], message: str) -> None:
     with pytest.raises(RooflineError, match=message):
         launch(scenario, target=target, **load)
+
+
+LLAMA = Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", prompt=256, generate=64)
+
+
+@pytest.mark.parametrize(("stages", "copies"), [(1, 4), (2, 2)])
+def test_servers_of_one_machine_have_devices_of_their_own_behind_a_router(stages: int, copies: int) -> None:
+    scenario = LLAMA.with_(hw="4xrtx-4090", pp=stages, dp=copies)
+    shell = launch(scenario, concurrency=8)
+    script, route = shell.files["serve.sh"], shell.files["nginx.conf"]
+    seen = [one.split(",") for one in re.findall(r"CUDA_VISIBLE_DEVICES=(\S+) ", script)]
+    assert sorted(device for each in seen for device in each) == ["0", "1", "2", "3"]
+    assert len(seen) == copies
+    ports = re.findall(r"--port (\d+)", script)
+    assert len(set(ports)) == copies
+    assert re.findall(r"server 127\.0\.0\.1:(\d+);", route) == ports
+    (asked,) = re.findall(r"listen (\d+);", route)
+    assert asked not in ports
+    assert f"localhost:{asked}/" in shell.benchmark
+    assert f"--dp {copies}" in shell.benchmark  # which compares with the prediction of all of them
+    (project,) = documents(scenario, "compose", concurrency=8)
+    router = project["services"].pop("router")
+    devices = [
+        each["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for each in project["services"].values()
+    ]
+    assert sorted(device for each in devices for device in each) == ["0", "1", "2", "3"]
+    assert sorted(router["depends_on"]) == sorted(project["services"])
+    assert all(f"server {name}:" in project["configs"]["router"]["content"] for name in project["services"])
+    deployment, _ = documents(scenario, "kubernetes", concurrency=8)
+    assert deployment["spec"]["replicas"] == copies
+    limits = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": 4 // copies}

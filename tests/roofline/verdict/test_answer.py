@@ -643,3 +643,61 @@ def test_formats_that_are_no_narrower_than_as_released_are_not_offered_unless_th
         assert ("nvfp4" in labels) is offered
     lines = [line for line in str(answer("gpt-oss-120b", "b200", quant="nvfp4")).splitlines() if "Chosen" in line]
     assert "mxfp4" in lines[0]
+
+
+def test_replicas_of_an_engine_that_splits_layers_are_answered() -> None:
+    """Each of four servers has a quarter of the users: together they have four times the tokens of one."""
+    options: dict[str, Any] = {"engine": "llama.cpp", "quant": "q4_k_m"}
+    one, four = (
+        answer("llama-3.1-8b", "4090", users=4, **options),
+        answer("llama-3.1-8b", "4x4090", users=16, **options),
+    )
+    assert four.scenario.settings.parallel.data == 4
+    assert one.outcome is not None
+    assert four.outcome is not None
+    assert four.outcome.output_tokens_per_second == pytest.approx(4 * one.outcome.output_tokens_per_second, rel=0.02)
+    assert "--parallel 4 " in four.command
+    assert "4 servers" in four.command
+    assert not four.refused
+
+
+def test_what_fits_is_judged_under_the_load() -> None:
+    many, alone = (answer("llama-3.3-70b", "4090", **load) for load in ({"users": 40}, {}))
+    speeds = [max(fit.tokens_per_s for fit in found.plan.fits_with) for found in (many, alone)]
+    assert speeds[0] > 2 * speeds[1]
+
+
+def test_a_technique_of_one_engine_is_run_there() -> None:
+    assert answer("qwen3-30b-a3b", "4090", techniques="experts-on-cpu").scenario.profile.name == "llama.cpp"
+    assert (
+        answer("qwen3-30b-a3b", "4090", techniques="experts-on-cpu", engine="vllm").instead == "with --engine llama.cpp"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"network": "4x400G-roce"}, "--network"),
+        ({"dp_attention": True}, "--dp-attention"),
+        ({"image_size": "640x480"}, "--image-size"),
+    ],
+)
+def test_an_option_without_effect_is_said(options: dict[str, Any], told: str) -> None:
+    document = answer_document(answer("qwen3-30b-a3b", "h100-sxm", users=4, **options), better=False)
+    assert [sentence for sentence in document["without_effect"] if told in sentence]
+
+
+def test_what_only_a_load_has_is_refused_of_one_user() -> None:
+    with pytest.raises(RooflineError, match="of a load"):
+        answer("llama-3.1-8b", "h100-sxm", prefix_hits=0.5)
+
+
+def test_a_layout_that_was_asked_for_is_compared_with_the_others() -> None:
+    """On eight devices of a node, weights of 4 bits have room on each: replicas answer many users fastest."""
+    asked = answer("qwen3-8b", "8xh100-sxm", users=256, tp=8, quant="fp8")
+    best = answer("qwen3-8b", "8xh100-sxm", users=256, quant="fp8")
+    assert asked.outcome is not None
+    assert best.outcome is not None
+    gain = best.outcome.output_tokens_per_second / asked.outcome.output_tokens_per_second
+    (change,) = asked._layouts()
+    assert change.gain == pytest.approx(gain, rel=0.01)
