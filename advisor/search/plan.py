@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from roofline.advisor.search.combine import DEPTH, MIN_GAIN, search, within_budget
+from roofline.advisor.search.combine import DEPTH, MIN_GAIN, Choice, Outcomes, search, within_budget
 from roofline.advisor.search.goal import PRICES, Price
 from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price_of
-from roofline.advisor.search.outcomes import Choice, Outcomes
 from roofline.advisor.search.trials import NOTHING, Gain, Moves, Trial, Trials, better, sure
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate

@@ -17,13 +17,13 @@ import numpy as np
 
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.bounds import Bounds, Candidate, Candidates
-from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import NOTHING_GIVEN, Configuration, Given, configurations
 from roofline.advisor.sizing.deployments import (
     SERVICE_OBJECTIVES,
     USER_OBJECTIVES,
     At,
     Attempt,
+    Choice,
     Deployment,
     Figures,
     Key,

@@ -20,9 +20,8 @@ from msgspec.structs import replace
 from roofline.advisor.options import requests
 from roofline.advisor.search.goal import Quality, named, usd_per_hour
 from roofline.advisor.sizing.bounds import REFERENCE
-from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import Configuration, Given
-from roofline.advisor.sizing.deployments import At, Deployment
+from roofline.advisor.sizing.deployments import At, Choice, Deployment
 from roofline.advisor.sizing.search import Progress, Search
 from roofline.advisor.sizing.workload import Service
 from roofline.core.checked import object_of

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import Configuration
-from roofline.advisor.sizing.deployments import Deployment
+from roofline.advisor.sizing.deployments import Choice, Deployment
 from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, rate_text, seconds, si

@@ -1,4 +1,4 @@
-"""The commands `roofline advise` and `roofline size`."""
+"""The commands `roofline advise`, `size` and `choose`: what to change, how much to take, and what to take."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from roofline.cli.options import (
     FormatOption,
     ModelArgument,
     OutputOption,
+    RateOption,
     TotalOption,
     fitting,
     print_answer,
@@ -24,14 +25,17 @@ from roofline.cli.options import (
 from roofline.cli.scenario_options import (
     GenerateOption,
     PrefixHitsOption,
+    ProfileOption,
     PromptOption,
+    TiersOption,
     TpotOption,
     TtftOption,
     scenario_command,
     with_scenario_options,
 )
+from roofline.core.errors import RooflineError
 from roofline.core.options import names_in
-from roofline.scenario.options import OPTIONS
+from roofline.scenario.options import OPTIONS, STATIC
 from roofline.serving.options import LOAD_OPTIONS
 
 if TYPE_CHECKING:
@@ -130,7 +134,9 @@ def advise(
 SizeAt = StrEnum("SizeAt", ["MID", "HIGH"])
 """Expected times of a sizing: p50 or p90."""
 
-RateOption = Annotated[str | None, typer.Option(metavar="N", help="Requests/s, such as 4 or 4/s. [default: one user]")]
+ServiceRateOption = Annotated[
+    str | None, typer.Option(metavar="N", help="Requests/s, such as 4 or 4/s. [default: one user]")
+]
 UsersOption = Annotated[int | None, typer.Option(metavar="N", help="Requests in flight: users who each have one.")]
 
 
@@ -145,7 +151,7 @@ DEPLOYED = (
 @partial(with_scenario_options, names=DEPLOYED)
 def size(
     model: ModelArgument,
-    rate: RateOption = None,
+    rate: ServiceRateOption = None,
     concurrency: UsersOption = None,
     prompt: PromptOption = OPTIONS["prompt"].otherwise,
     generate: GenerateOption = OPTIONS["generate"].default,
@@ -200,4 +206,79 @@ def size(
     with progress_line() as progress:
         report = lambda done, every: progress(f"{done} of {every} configurations simulated; bounds rule out others")  # noqa: E731
         found = search_deployments(model, price=usd, progress=report, **lengths, **load, **search)
+    print_answer(found, format, output)
+
+
+WhatChoice = StrEnum(
+    "WhatChoice", ["LAYOUT", "FORMAT", "ENGINE", "HARDWARE", "SPECULATION", "DISAGGREGATION", "OFFLOAD", "API"]
+)
+CALLED = {
+    **dict.fromkeys(("parallelism", "tp"), "layout"),
+    **dict.fromkeys(("quant", "quantization", "precision", "dtype"), "format"),
+    **dict.fromkeys(("framework", "backend", "server"), "engine"),
+    **dict.fromkeys(("hw", "gpu", "device", "accelerator"), "hardware"),
+    **dict.fromkeys(("spec", "draft", "speculative"), "speculation"),
+}
+"""Other words for what is chosen."""
+
+RankedBy = StrEnum("RankedBy", ["THROUGHPUT", "LATENCY", "TTFT", "TPOT", "COST"])
+
+SERVED = tuple(name for name in OPTIONS if name not in STATIC and name not in ("model", "hw", "prefix"))
+"""Options of a scenario that a deployment under load has."""
+
+
+@partial(with_scenario_options, names=SERVED)
+def choose(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{', '.join(WhatChoice)}.")],
+    model: ModelArgument,
+    hw: Annotated[
+        str | None,
+        typer.Option(metavar="HW", help="Hardware, also with a count as in 8xH200; to choose it several names."),
+    ] = None,
+    users: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight. [default: 1]")] = None,
+    rate: RateOption = None,
+    objective: Annotated[
+        RankedBy | None,
+        typer.Option(help="What ranks. [default: throughput; latency of one user or a rate; cost of hardware and api]"),
+    ] = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    prefix_hits: PrefixHitsOption = None,
+    hours: Annotated[float, typer.Option(metavar="N", help="Hours of rent a month.")] = 730.0,
+    api_price: Annotated[
+        str | None, typer.Option(metavar="IN/OUT", help="api: USD per million tokens, also IN/CACHED/OUT.")
+    ] = None,
+    tiers: TiersOption = None,
+    profile: ProfileOption = None,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+    **options: Any,
+) -> None:
+    """Choose a layout, format, engine, hardware, and so on, under load.
+
+    Every alternative in one table: whether it fits, TTFT, TPOT, tokens/s a device, the cost of tokens and of a month.
+    The verdict says how sure it is, and from which load on another is better. `choose offload --tiers` says how many
+    sessions of a --profile each tier of the KV cache adds.
+    """
+    from roofline.advisor.choosing.decision import choose as decide
+    from roofline.reports.output.terminal import progress_line
+
+    what = CALLED.get(what.lower(), what.lower())
+    load: dict[str, Any] = {"rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
+    asked: dict[str, Any] = {"objective": None if objective is None else str(objective), "hours": hours}
+    given = {name.removesuffix("_"): value for name, value in options.items() if value is not None}
+    if tiers is not None or profile is not None:
+        if what != WhatChoice.OFFLOAD or tiers is None or profile is None:
+            raise RooflineError("--tiers and --profile are of choose offload, which takes both")
+        if users is not None or rate is not None or objective is not None:
+            raise RooflineError("choose offload --tiers finds the most sessions: omit users, rate and objective")
+        from roofline import Scenario
+        from roofline.whatif.solve import max_sessions
+
+        print_answer(
+            max_sessions(Scenario(model, hw, **given), ttft, tpot, tiers=tiers, profile=profile), format, output
+        )
+        return
+    with progress_line() as progress:
+        found = decide(what, model, hw, users, api_price=api_price, progress=progress, **load, **asked, **given)
     print_answer(found, format, output)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_document, say
+from roofline.cli.options import (
+    AnswerFormat,
+    FormatOption,
+    ModelArgument,
+    OutputOption,
+    RateOption,
+    print_document,
+    say,
+)
 from roofline.cli.scenario_options import (
     SCENARIO_OPTIONS,
     DisaggregationOption,
@@ -33,9 +41,6 @@ HardwareArgument = Annotated[
 UsersOption = Annotated[
     str | None,
     typer.Option("--users", "--concurrency", metavar="N", help="Users with a request in flight each. [default: one]"),
-]
-RateOption = Annotated[
-    str | None, typer.Option("--rate", metavar="N", help="Requests/s that arrive, such as 4 or 4/s.")
 ]
 
 NAMES = {name.removesuffix("_") for name in SCENARIO_OPTIONS} - {*STATIC} | {"context"}

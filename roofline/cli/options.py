@@ -36,6 +36,9 @@ ModelArgument = Annotated[
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
 ]
+RateOption = Annotated[
+    str | None, typer.Option("--rate", metavar="N", help="Requests/s that arrive, such as 4 or 4/s.")
+]
 FORMAT = typer.Option("--format", help="Output format.")
 FormatOption = Annotated[AnswerFormat, FORMAT]
 AtOption = Annotated[

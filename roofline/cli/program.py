@@ -34,10 +34,10 @@ QUESTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "Which hardware, and how much of it?": {
             "size": "advice",
-            "choose": "choose",
+            "choose": "advice",
             "serve": "serving",
-            "workload": "workload",
-            "fleet": "fleet",
+            "workload": "serving",
+            "fleet": "serving",
             "launch": "launch",
         },
         "What about many scenarios, and how do they look?": {
@@ -46,7 +46,7 @@ QUESTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "What is known, and how sure is it?": {
             "specs": "specs",
-            "schema": "schema",
+            "schema": "specs",
             "validate": "validate",
             "mcp": "mcp",
         },

@@ -1,13 +1,15 @@
-"""The command `roofline serve`: a deployment under load."""
+"""The commands `roofline serve`, `fleet` and `workload`: a deployment under load, over a day, and recorded requests."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roofline.cli.options import FORMAT, OutputFormat, OutputOption, fitting, print_document, say
+from roofline.cli.options import FORMAT, OutputFormat, OutputOption, emit, fitting, print_document, say
 from roofline.cli.scenario_options import LOAD_PARAMETERS, SESSION_PARAMETERS, scenario_command
 from roofline.scenario.options import OPTIONS, STATIC
 
@@ -77,3 +79,86 @@ def _serve_sessions(
         say(f"wrote {output}")
         return
     print_document(document, page.sessions_blocks(document), format, output, page.as_csv)
+
+
+TAKEN = ("rate", "trace", "prefix_hits", "seed", "disaggregation", "ttft", "tpot")
+"""The options of a load that a fleet has: its rate is that of the peak."""
+
+
+OF_SESSIONS = {name: entry for name, entry in SESSION_PARAMETERS.items() if name != "sessions"}
+"""The options of sessions that a fleet has: the rate of new ones is that of the peak, too."""
+
+
+@partial(
+    scenario_command,
+    without=(*STATIC, "carbon"),
+    keywords={**{name: LOAD_PARAMETERS[name] for name in TAKEN}, **OF_SESSIONS},
+)
+def fleet(
+    scenario: Any,
+    low: Annotated[
+        float, typer.Option(metavar="FRACTION", min=0, max=1, help="The lowest rate of the day over --rate, a sine.")
+    ] = 1.0,
+    replicas: Annotated[str, typer.Option(metavar="LEAST:MOST", help="Replicas; 0:10 scales to zero.")] = "1:10",
+    load_share: Annotated[
+        float, typer.Option("--share", metavar="FRACTION", help="Of its largest rate that a replica is to have.")
+    ] = 0.7,
+    startup: Annotated[
+        str, typer.Option(metavar="TIME", help="From asking for a replica to its first request.")
+    ] = "5min",
+    hold: Annotated[str, typer.Option(metavar="TIME", help="How long a replica is kept without need of it.")] = "5min",
+    loss: Annotated[
+        float, typer.Option(metavar="PER_HOUR", min=0, help="Replicas lost an hour, of each: spot devices.")
+    ] = 0.0,
+    format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
+    output: OutputOption = None,
+    **load: Any,
+) -> None:
+    """Run a fleet of replicas over a day: devices over time, missed targets and cost.
+
+    The autoscaler asks for so many replicas that each has --share of its largest rate; they take --startup, and spot
+    devices are lost. The rate is a sine between --low of --rate and --rate at 15 h, or that of a --trace; with
+    --session-rate, of new sessions, which stay with a replica and lose their cache with it.
+    """
+    from roofline.reports.documents import fleet as page
+    from roofline.serving.fleet import run_fleet
+
+    given = {name: value for name, value in load.items() if value is not None}
+    scaling: dict[str, Any] = {"replicas": replicas, "startup": startup, "hold": hold, "loss": loss}
+    found = run_fleet(scenario, low=low, share=load_share, **scaling, **given)
+    document = page.fleet_document(found)
+    print_document(document, page.fleet_blocks(document), format, output, page.as_csv)
+
+
+def workload(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Recorded requests, or a server's /metrics.")],
+    characters: Annotated[
+        float | None, typer.Option(metavar="NUMBER", min=0.1, help="Characters of a token, where the file has texts.")
+    ] = None,
+    pools: Annotated[
+        str | None,
+        typer.Option(metavar="TOKENS,...", help="Instead: the hit rate of caches of so many tokens, by block hashes."),
+    ] = None,
+    output: OutputOption = None,
+) -> None:
+    """Turn recorded requests into a workload of sessions, for `serve --profile FILE`.
+
+    Reads request logs with sessions, Mooncake's and Weka's traces, AIPerf's records and sessions, vLLM's multi-turn
+    and ShareGPT conversations, and vLLM's or SGLang's /metrics. Only distributions are written: no text, no name.
+    """
+    from roofline.serving.options import load_values
+    from roofline.serving.sessions.options import SESSION_OPTIONS
+    from roofline.serving.sessions.recorded import as_text, hit_rates, read_recorded
+
+    if pools is not None:
+        sizes = [*load_values(SESSION_OPTIONS["pool"], pools), math.inf]
+        rates = hit_rates(file, sizes)
+        rows = [
+            f"{'endless' if math.isinf(size) else f'{size:,.0f}':>15}  {rate:8.1%}"
+            for size, rate in zip(sizes, rates, strict=True)
+        ]
+        emit("\n".join([f"{'tokens':>15}  hit rate", *rows]) + "\n", output)
+        return
+    found = read_recorded(file, characters)
+    emit(as_text(found.workload), output)
+    typer.echo(f"roofline: {found.note}", err=True)

@@ -1,7 +1,8 @@
-"""The commands `roofline specs` and `roofline techniques`."""
+"""The commands `roofline specs`, `techniques` and `schema`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -120,3 +121,23 @@ def specs_import(
     from roofline.reports.documents import listing
 
     emit(listing.imported(config, name), output)
+
+
+Subject = StrEnum("Subject", ["SCENARIO", "STUDY", "HARDWARE", "MODEL"])
+
+
+def schema(
+    subject: Annotated[Subject, typer.Argument(help="A scenario, a study file, or a spec file.")] = Subject.SCENARIO,
+    output: OutputOption = None,
+) -> None:
+    """Print the JSON Schema of a scenario or of a file, for editors and clients."""
+    from roofline.specs.schema import hardware_schema, model_schema
+    from roofline.whatif.schema import scenario_schema, study_schema
+
+    schemas = {
+        Subject.SCENARIO: scenario_schema,
+        Subject.STUDY: study_schema,
+        Subject.HARDWARE: hardware_schema,
+        Subject.MODEL: model_schema,
+    }
+    emit(f"{json.dumps(schemas[subject](), indent=2, ensure_ascii=False)}\n", output)

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.answer import HardwareArgument, RateOption, UsersOption
+from roofline.cli.answer import HardwareArgument, UsersOption
+from roofline.cli.options import RateOption
 from roofline.cli.scenario_options import (
     DisaggregationOption,
     PrefixHitsOption,

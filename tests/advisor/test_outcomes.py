@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roofline.advisor.search.combine import Choice, Outcomes
 from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
 from roofline.advisor.search.moves import technique_moves
-from roofline.advisor.search.outcomes import Choice, Outcomes
 from roofline.advisor.search.trials import Trial, Trials, level, names
 from roofline.scenario.scenario import Scenario
 
