@@ -106,7 +106,7 @@ class Configuration(Struct, frozen=True, dict=True):
         return (self.released, self.scheme, self.kv, *self.layout.items())
 
 
-OFFERED = {"fp8": "fp8", "nvfp4": "nvfp4", "smoothquant": "w8a8", "awq": "awq", "gptq": "gptq"}
+OFFERED = {"fp8": "fp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "smoothquant": "w8a8", "awq": "awq", "gptq": "gptq"}
 """Schemes by the technique whose support by an engine is documented; GPTQ has the formats of AWQ, which stands for
 both."""
 
