@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from roofline.advisor.sizing.configurations import Configuration
 from roofline.advisor.sizing.workload import SHARES, Service
 from roofline.core.errors import RooflineError
+from roofline.core.numeric import maximum
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.scenario.lengths import NORMAL
@@ -32,7 +33,7 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.serving.ranks import under_load
 from roofline.serving.replica import Replica, budget_of, replica_of
-from roofline.serving.tables import Array
+from roofline.serving.tables import Array, Curve
 from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, load_hardware
@@ -67,17 +68,23 @@ class Bounds(Struct, frozen=True, dict=True):
     ttft: float
     accepted: float
 
-    def tpot(self, rate: Any) -> Array:
+    @cached_property
+    def _step_of(self) -> Curve:
+        """The decode step of some sequences."""
+        return Curve(self.counts, self.step)
+
+    def tpot(self, rate: Any) -> Any:
         """TPOT at some requests/s, as arise with the sequences of Little's law and with the prompts among the steps.
 
-        Prompts arrive in a share 1 - exp(-L X) of the steps that follow one of X seconds.
+        Prompts arrive in a share 1 - exp(-L X) of the steps that follow one of X seconds. A number, or an array.
         """
-        found = np.full(np.shape(rate), self.step[0])
+        step_of, found, steps = self._step_of, float(self.step[0]), self.service.steps / self.accepted
+        exp, expm1 = (math.exp, math.expm1) if isinstance(rate, float) else (np.exp, np.expm1)
         for _ in range(4):
-            step = np.interp(rate * self.service.steps / self.accepted * found, self.counts, self.step)
-            longer = np.maximum(step, self.prompt)
-            some = -np.expm1(-rate * step)
-            some = some / np.maximum(some + np.exp(-rate * longer), NEGLIGIBLE)
+            step = step_of(rate * steps * found)
+            longer = maximum(step, self.prompt)
+            some = -expm1(-rate * step)
+            some = some / maximum(some + exp(-rate * longer), NEGLIGIBLE)
             found = step + some * (longer - step)
         return found / self.accepted
 
@@ -98,18 +105,28 @@ class Bounds(Struct, frozen=True, dict=True):
             return rate
         return slots if ttft is None else min(slots, rate * service.steps * tpot) + rate * ttft
 
+    def closed(self, users: float) -> float:
+        """An upper bound of the requests/s of a closed loop: C = L (TTFT + G TPOT), of which TPOT rises with L.
+
+        Every other one of the rates that follow from each other is above their limit.
+        """
+        spent, some = self.ttft + self.service.steps * float(self.step[0]) / self.accepted, 1 - 1 / max(users, 1)
+        for _ in range(4 if self.service.answers.varies else 0):
+            spent = self.ttft + self.service.steps * self.tpot(users / spent * some)
+        return users / spent
+
     def loaded(self, replicas: float) -> float:
         """A lower bound of TPOT on some replicas; in a closed loop as long as TTFT is within WAITING of its bound."""
         service = self.service
         share = service.share(replicas)
         if service.rate is not None:
-            return float(self.tpot(share)) if share else float(self.step[0]) / self.accepted
+            return float(self.tpot(share))
         found = float(self.step[0]) / self.accepted
         for _ in range(4):
             rate = share / (WAITING * self.ttft + service.steps * found)
             # Where outputs are equal, all prompts may share the steps in which others end; else some come between.
-            alone = np.interp(rate * service.steps * found, self.counts, self.step) / self.accepted
-            found = float(self.tpot(rate * (1 - 1 / max(share, 1))) if service.answers.varies else alone)
+            alone = self._step_of(rate * service.steps * found) / self.accepted
+            found = self.tpot(rate * (1 - 1 / max(share, 1))) if service.answers.varies else alone
         return found
 
 

@@ -252,9 +252,9 @@ class Search:
         tpot = bounds.loaded(exact or (math.inf if service.rate is not None else replicas))
         rate = service.rate
         if rate is None:  # no more sequences run than are in flight
-            running = np.interp(service.share(replicas), bounds.counts, bounds.rate)
-            fastest = bounds.ttft + service.steps * float(bounds.step[0]) / bounds.accepted
-            rate = min(replicas * float(running), service.amount / fastest)
+            users = service.share(replicas)
+            running = float(np.interp(users, bounds.counts, bounds.rate))
+            rate = replicas * min(running, bounds.closed(users))
         tpot = tpot if service.steps else bounds.ttft
         return figures_of(candidate, self._price(candidate.configuration), replicas, rate, bounds.ttft, tpot)
 

@@ -128,7 +128,11 @@ class Simulation:
         policy, free = self.replica.scheduler, max(self.front_free, sequence.arrival)
         tokens = sequence.prompt + sequence.base
         self.front_free = free + policy.front(tokens)
-        insort(self.coming, (free + policy.received(tokens), sequence), key=itemgetter(0))
+        ready = free + policy.received(tokens)
+        if self.coming and ready < self.coming[-1][0]:
+            insort(self.coming, (ready, sequence), key=itemgetter(0))
+        else:
+            self.coming.append((ready, sequence))
 
     def _assign(self, sequence: Sequence) -> None:
         """The data-parallel rank with the fewest requests takes another one."""
@@ -163,7 +167,10 @@ class Simulation:
             left[sequence.rank] -= self._take(sequence, left[sequence.rank], found)
         if self.waiting and not self.blocked and not (self.gather and self._gathering(found)):
             # Ranks share the KV cache, in order of arrival.
-            for queue in sorted(filter(None, self.queues), key=lambda queue: queue[0][1].arrival):
+            queues = [queue for queue in self.queues if queue]
+            if len(queues) > 1:
+                queues.sort(key=lambda queue: queue[0][1].arrival)
+            for queue in queues:
                 self._admit(queue, left[queue[0][1].rank], found)
             if found:
                 self.admitted = self.step + 1
@@ -241,14 +248,18 @@ class Simulation:
 
     def _seconds(self, pieces: list[Piece], decoding: int) -> float:
         """Seconds of a step: those of the data-parallel rank that takes longest, for which the others wait."""
+        context = self._mean_context()
+        if self.data == 1:
+            chunk = before_all = 0
+            for sequence, tokens in pieces:
+                chunk += tokens
+                before_all += tokens * (sequence.base + sequence.prompt - sequence.left)
+            return float(self._single(decoding, context, chunk, before_all / chunk, len(pieces)))
         chunks, before, counts = ([0] * self.data for _ in range(3))
         for sequence, tokens in pieces:
             chunks[sequence.rank] += tokens
             before[sequence.rank] += tokens * (sequence.base + sequence.prompt - sequence.left)
             counts[sequence.rank] += 1
-        context = self._mean_context()
-        if self.data == 1:
-            return float(self._single(decoding, context, chunks[0], before[0] / chunks[0], counts[0]))
         beside = [0 if self.alone and chunk else own for own, chunk in zip(self.decoding, chunks, strict=True)]
         mean = (decoding * self.tokens + sum(chunks)) / self.data
         ranks = {rank for rank, chunk in enumerate(chunks) if chunk} | {beside.index(max(beside))}
@@ -303,7 +314,7 @@ class Simulation:
     def _decode_steps(self) -> None:
         """A run of steps without prompts: until a sequence ends, a request arrives, or the KV cache is full."""
         grown = self.running * self.accepted
-        next_ends = (ends[0] + behind for ends, behind in zip(self.next_ends, self.behind, strict=True) if ends)
+        next_ends = [ends[0] + behind for ends, behind in zip(self.next_ends, self.behind, strict=True) if ends]
         number = max(min(next_ends) - self.iteration, 0)
         free = self.room - self.context - (self.promised if self.reserved >= 1 else 0.0)
         if self.reserved < 1 and free < grown and number:
