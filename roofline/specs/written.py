@@ -19,25 +19,16 @@ def to_spec(model: Model) -> dict[str, Any]:
     positions = model.positions
     plain = len(model.groups) == 1 and model.groups[0].name == "layer"
     written: dict[str, Any] = {
-        "name": model.name,
-        **{key: getattr(model, key) for key in SHARED},
+        **{key: _plain(getattr(model, key)) for key in SHARED},
         "conditioning": None if model.conditioning is None else asdict(model.conditioning),
-        "draft_experts": None if model.draft_experts is None else asdict(model.draft_experts),
-        "image": None if model.image is None else _section_spec(model.image),
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
-        "projector": list(model.projector) or None,
-        "merger": list(model.merger) or None,
-        "projector_bias": list(biased) if isinstance(biased := model.projector_bias, tuple) else biased,
-        "convolutions": [asdict(part) for part in model.convolutions] or None,
-        "unquantized": list(model.unquantized) or None,
-        "rests_on": list(model.rests_on) or None,
+        "convolutions": [asdict(part) for part in model.convolutions],
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }
     defaults = {field.name: field.default for field in _fields(ModelSpec)}
-    spec = {key: value for key, value in written.items() if value is not None and value != defaults.get(key, NODEFAULT)}
-    for key, same in (("positions", "rope"), ("title", model.name)):
-        if spec.get(key) == same:
-            del spec[key]
+    defaults |= {"positions": "rope", "title": model.name}
+    given = {key: value for key, value in written.items() if value not in (None, [])}
+    spec = {key: value for key, value in given.items() if value != defaults.get(key, NODEFAULT)}
     if model.tower is not None:
         tower = to_spec(model.tower)
         spec["tower"] = {key: value for key, value in tower.items() if key not in ("name", "lm_head", "task")}
