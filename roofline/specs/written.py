@@ -48,17 +48,18 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
     for part, family in ((layer.mixer, MIXERS), (layer.feed_forward, FEED_FORWARDS)):
         if part is not None:
             key = next(name for name, record in family.items() if type(part) is record)
-            spec[key] = _section_spec(part)
+            spec[key] = section_spec(part)
     if layer.cross is not None:
-        spec["cross"] = {key: value for key, value in _section_spec(layer.cross).items() if key != "causal"}
+        spec["cross"] = {key: value for key, value in section_spec(layer.cross).items() if key != "causal"}
     if layer.engram is not None:
-        spec["engram"] = _section_spec(layer.engram)
-    spec["norm"] = _section_spec(layer.norm)
+        spec["engram"] = section_spec(layer.engram)
+    spec["norm"] = section_spec(layer.norm)
     switches = {key: getattr(layer, key) for key in SWITCHES}
     return {**spec, **{key: value for key, value in switches.items() if value not in ("sequential", False)}}
 
 
-def _section_spec(record: Struct) -> dict[str, Any]:
+def section_spec(record: Struct) -> dict[str, Any]:
+    """The section of a record without defaults."""
     return {
         field.name: _plain(value)
         for field in _fields(type(record))
@@ -74,7 +75,7 @@ def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(map(_plain, value))
-    return _section_spec(value) if isinstance(value, Struct) else value
+    return section_spec(value) if isinstance(value, Struct) else value
 
 
 def _runs(pattern: tuple[str, ...]) -> list[str]:
