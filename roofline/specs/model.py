@@ -28,6 +28,7 @@ from roofline.specs.sublayers import (
     MixtureOfExperts,
     Modules,
     Natural,
+    Text,
     Tokens,
     UNet,
 )
@@ -108,6 +109,14 @@ class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     grid: Literal["scale", "aspect"] = "scale"
 
 
+Kept = Literal["attention", "linear_attention", "mlp"]
+"""Parts of a model that a scheme may leave unquantized."""
+
+
+Formats = Mapping[Text, Text | Mapping[Text, Annotated[float, Meta(gt=0, le=10**5)]]]
+"""The format of each component, or the number of layers in each of several."""
+
+
 class DraftExperts(Struct, frozen=True, forbid_unknown_fields=True):
     """The routed experts of a draft's layers, where they are fewer than the model's (DeepSeek-V4.1's DSpark)."""
 
@@ -153,7 +162,50 @@ class LayerGroup(Checked, frozen=True):
     layer: Layer
 
 
-class Model(Checked, frozen=True, dict=True):
+class Described(Struct, frozen=True, kw_only=True):
+    """What a spec file says of a model in the words of `Model`, which explains them."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=80)]
+    hidden: Count
+    vocabulary: Natural = 0
+    title: Text = ""
+    source: Text | None = None
+    parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
+    active_parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
+    task: Literal["generate", "encode"] = "generate"
+    dtype: str = "bf16"
+    quantization: Text | None = None
+    formats: Formats | None = None
+    block: Count = 128
+    max_context: Tokens | None = None
+    tied_embeddings: bool = False
+    positions: Positions = Positions()
+    embedding_norm: bool = False
+    embedding_width: Count | None = None
+    token_types: Natural = 0
+    conditioning: Conditioning | None = None
+    final_norm: bool = True
+    lm_head: bool = True
+    lm_head_bias: bool = False
+    tower_kind: Literal["encoder", "vision"] | None = None
+    tower_tokens: Tokens | None = None
+    image: ImageRule | None = None
+    pool: Count = 1
+    deepstack: Annotated[int, Meta(ge=0, le=100)] = 0
+    patch: Natural = 0
+    patch_bias: bool = False
+    extra_parameters: Annotated[int, Meta(ge=0, le=10**15)] = 0
+    mtp: Natural = 0
+    draft_experts: DraftExperts | None = None
+    projector: tuple[Count, ...] = ()
+    merger: tuple[Count, ...] = ()
+    projector_bias: bool | tuple[bool, ...] = True
+    convolutions: tuple[AudioConvolution, ...] = ()
+    unquantized: tuple[Kept, ...] = ()
+    rests_on: tuple[Text, ...] = ()
+
+
+class Model(Described, Checked, frozen=True, kw_only=True, dict=True):
     """A transformer or state-space model. `pattern` is the group name of every layer, first to last.
 
     `task`: generate tokens, or encode a sequence in one pass. `tower`: a network that runs first, either an "encoder"
@@ -165,57 +217,18 @@ class Model(Checked, frozen=True, dict=True):
     of the first (MiniMax-M3). `dtype`: format of the unquantized weights. `quantization`: scheme of the others, in the
     notation of `--quant`. `unquantized`: parts left unquantized beside the usual ones. `formats`: the quantized
     components, if their formats differ, each with its format or the number of layers in each. `block`: rows and columns
-    of a weight block of FP8. `draft_experts`: those of a draft of blocks. `mtp`: number of
-    multi-token-prediction modules in the checkpoint, not part of the main model.
-    `extra_parameters`:
-    stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
-    derived size is `roofline.bound.memory.parameters(model)`. `rests_on`: what was seen, and what not, of a model that
-    was read off its class. `stored`: the weights of the checkpoint on disk that the model was read from. `gguf`: it is
-    named as a GGUF file or a repository of them (`in_gguf`).
+    of a weight block of FP8. `draft_experts`: those of a draft of blocks. `mtp`: number of multi-token-prediction
+    modules in the checkpoint, not part of the main model. `extra_parameters`: stored weights that inference does not
+    use (poolers, unused heads). `parameters`: the published size, if any; the derived size is
+    `roofline.bound.memory.parameters(model)`. `rests_on`: what was seen, and what not, of a model that was read off its
+    class. `stored`: the weights of the checkpoint on disk that the model was read from. `gguf`: it is named as a GGUF
+    file or a repository of them (`in_gguf`).
     """
 
-    name: str
-    hidden: Count
-    vocabulary: Natural
     groups: tuple[LayerGroup, ...]
     pattern: tuple[str, ...]
     norm: Norm
-    positions: Positions
-    task: Literal["generate", "encode"] = "generate"
-    dtype: str = "bf16"
-    quantization: str | None = None
-    unquantized: tuple[str, ...] = ()
-    formats: Mapping[str, str | Mapping[str, float]] | None = None
-    block: Count = 128
-    max_context: Tokens | None = None
-    tied_embeddings: bool = False
-    embedding_norm: bool = False
-    embedding_width: Count | None = None
-    token_types: Natural = 0
-    conditioning: Conditioning | None = None
-    final_norm: bool = True
-    lm_head: bool = True
-    lm_head_bias: bool = False
     tower: Model | None = None
-    tower_kind: Literal["encoder", "vision"] | None = None
-    tower_tokens: Tokens | None = None
-    image: ImageRule | None = None
-    projector: tuple[int, ...] = ()
-    projector_bias: bool | tuple[bool, ...] = True
-    merger: tuple[int, ...] = ()
-    pool: Count = 1
-    deepstack: Natural = 0
-    patch: Natural = 0
-    patch_bias: bool = False
-    convolutions: tuple[AudioConvolution, ...] = ()
-    extra_parameters: Annotated[int, Meta(ge=0)] = 0
-    mtp: Natural = 0
-    draft_experts: DraftExperts | None = None
-    title: str = ""
-    source: str | None = None
-    parameters: int | None = None
-    active_parameters: int | None = None
-    rests_on: tuple[str, ...] = ()
     stored: Stored | None = None
     gguf: bool = False
 

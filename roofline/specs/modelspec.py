@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, cast
 
-from msgspec import Meta, Struct, field
-from msgspec.structs import asdict, replace
+from msgspec import Meta, Struct, defstruct
+from msgspec.structs import asdict, fields, replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, located, quote, suggest
@@ -31,20 +31,19 @@ from roofline.specs.library import (
 )
 from roofline.specs.model import (
     AudioConvolution,
-    Conditioning,
-    DraftExperts,
-    ImageRule,
+    Described,
+    Formats,
+    Kept,
     Layer,
     LayerGroup,
     Model,
     Norm,
-    Positions,
     Switches,
 )
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
 from roofline.specs.schemes import COMPONENTS
-from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Engram, Natural, Text, UNet
+from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Engram, Text, Tokens, UNet
 from roofline.specs.weight_files.stored import is_checkpoint
 
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
@@ -135,14 +134,8 @@ def load_any(name: str) -> Model | Hardware:
     raise UnknownNameError("model or hardware", name, [*list_models(), *devices], candidates)
 
 
-ROPE = Positions()
-
-
 MAX_BLOCKS = 200
 """Most different blocks of a model: more than any has layers."""
-
-
-_Layers: TypeAlias = Annotated[float, Meta(gt=0, le=10**5)]
 
 
 class _LayersEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,86 +148,49 @@ class _Repository(Struct, frozen=True, forbid_unknown_fields=True):
 
     dtype: Literal["fp32", "bf16", "fp16"] | None = None
     quantization: Text | None = None
-    unquantized: tuple[Literal["attention", "linear_attention", "mlp"], ...] | None = None
-    formats: dict[Text, Text | dict[Text, _Layers]] | None = None
-    max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    unquantized: tuple[Kept, ...] | None = None
+    formats: Formats | None = None
+    max_context: Tokens | None = None
 
 
-class ModelSpec(Switches, frozen=True, forbid_unknown_fields=True):
-    """The top-level keys of a model file, before the blocks are merged."""
+class _Keys(Described, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of a model file beside those of its layers; some have narrower bounds than in Python."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=80)]
-    hidden: Count
-    layers: _LayersEntry
     vocabulary: Annotated[int, Meta(ge=0, le=10**7)] = 0
-    title: Text | None = None
-    source: Text | None = None
-    rests_on: Annotated[list[Text], Meta(max_length=20)] = field(default_factory=list)
-    repositories: dict[str, Any] | None = None
-    parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
-    active_parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
-    task: Literal["generate", "encode"] = "generate"
     dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
-    quantization: Text | None = None
-    unquantized: list[Literal["attention", "linear_attention", "mlp"]] | None = None
-    formats: dict[Text, Text | dict[Text, _Layers]] | None = None
-    block: Count = 128
-    max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
-    tied_embeddings: bool = False
-    positions: Positions = ROPE
-    embedding_norm: bool = False
-    embedding_width: Count | None = None
-    token_types: Natural = 0
-    conditioning: Conditioning | None = None
-    final_norm: bool = True
-    lm_head: bool = True
-    lm_head_bias: bool = False
-    tower: dict[str, Any] | None = None
-    tower_kind: Literal["encoder", "vision"] | None = None
     tower_tokens: Count | None = None
-    image: ImageRule | None = None
-    projector: list[Count] | None = None
-    projector_bias: bool | list[bool] = True
-    merger: list[Count] | None = None
-    pool: Count = 1
-    deepstack: Annotated[int, Meta(ge=0, le=100)] = 0
-    patch: Natural = 0
-    patch_bias: bool = False
-    convolutions: Annotated[list[AudioConvolution], Meta(min_length=1, max_length=16)] | None = None
-    extra_parameters: Annotated[int, Meta(ge=0, le=10**15)] = 0
-    mtp: Natural = 0
-    draft_experts: DraftExperts | None = None
+    convolutions: Annotated[tuple[AudioConvolution, ...], Meta(min_length=1, max_length=16)] = ()
+    rests_on: Annotated[tuple[Text, ...], Meta(max_length=20)] = ()
+    layers: _LayersEntry
+    repositories: dict[str, Any] | None = None
+    tower: dict[str, Any] | None = None
     blocks: dict[str, Any] | None = None
-    norm: dict[str, Any] | None = None
-    cross: dict[str, Any] | None = None
-    engram: dict[str, Any] | None = None
-    attention: dict[str, Any] | None = None
-    latent_attention: dict[str, Any] | None = None
-    compressed_attention: dict[str, Any] | None = None
-    mamba: dict[str, Any] | None = None
-    mamba2: dict[str, Any] | None = None
-    delta_net: dict[str, Any] | None = None
-    kimi_delta: dict[str, Any] | None = None
-    retention: dict[str, Any] | None = None
-    rwkv: dict[str, Any] | None = None
-    state_space: dict[str, Any] | None = None
-    hyena: dict[str, Any] | None = None
-    unet: dict[str, Any] | None = None
-    modules: dict[str, Any] | None = None
-    mlp: dict[str, Any] | None = None
-    moe: dict[str, Any] | None = None
 
 
 SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm, "engram": Engram}
 """The parts of a layer, by section key."""
 
+ModelSpec = cast(
+    type[_Keys],
+    defstruct(
+        "ModelSpec",
+        [
+            *((each.name, each.type, each.default) for each in fields(Switches)),
+            *((key, dict[str, Any] | None, None) for key in SECTIONS),
+        ],
+        bases=(_Keys,),
+        namespace={"__doc__": "The top-level keys of a model file, before the blocks are merged."},
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    ),
+)
+
 SWITCHES = Switches.__struct_fields__
 LAYER_KEYS = (*SECTIONS, *SWITCHES)
-_CONVERTED = {
-    *("name", "rests_on", "unquantized", "norm"),
-    *("tower", "projector", "projector_bias", "merger", "convolutions"),
-}
-SHARED = tuple(key for key in ModelSpec.__struct_fields__ if key in Model.__struct_fields__ and key not in _CONVERTED)
+_NULLABLE = ("title", "projector", "merger", "convolutions", "unquantized")
+SHARED = Described.__struct_fields__
 """Keys that are the same in the file and in `Model`."""
 
 
@@ -245,12 +201,13 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         content["layers"] = {"count": content["layers"]}
     if isinstance(content.get("positions"), str):
         content["positions"] = {"kind": content["positions"]}
+    content = {key: value for key, value in content.items() if value is not None or key not in _NULLABLE}
     spec = record(ModelSpec, content, where)
     if not spec.name.isprintable():
         raise SpecError(where, f"'name' must be printable characters, got {quote(spec.name)}")
     if (spec.positions.kind in ("learned", "relative")) != (spec.positions.count is not None):
         raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
-    if not spec.vocabulary and (spec.lm_head or not (spec.patch or spec.convolutions or spec.unet)):
+    if not spec.vocabulary and (spec.lm_head or not (spec.patch or spec.convolutions or content.get("unet"))):
         raise SpecError(where, "the key 'vocabulary' is missing")
     for repository, body in (spec.repositories or {}).items():
         other = record(_Repository, body, where, f"repositories.{repository}")
@@ -286,16 +243,9 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
     shared = {key: getattr(spec, key) for key in SHARED}
     return Model(
         **{**shared, "title": spec.title or spec.name},
-        name=spec.name,
         groups=tuple(LayerGroup(name, counts[name], layer) for name, layer in layers.items()),
         pattern=tuple(pattern),
         norm=next(iter(layers.values())).norm,
-        projector=tuple(spec.projector or ()),
-        merger=tuple(spec.merger or ()),
-        projector_bias=tuple(spec.projector_bias) if isinstance(spec.projector_bias, list) else spec.projector_bias,
-        convolutions=tuple(spec.convolutions or ()),
-        rests_on=tuple(spec.rests_on),
-        unquantized=tuple(spec.unquantized or ()),
         tower=_tower(spec, where),
     )
 
@@ -309,7 +259,7 @@ def _check_format(component: str, chosen: str | Mapping[str, float], where: str,
         raise SpecError(where, f"'{place}.{component}' is empty")
 
 
-def _tower(spec: ModelSpec, where: str) -> Model | None:
+def _tower(spec: _Keys, where: str) -> Model | None:
     if spec.tower is None:
         return None
     if spec.tower.get("tower"):
@@ -318,14 +268,14 @@ def _tower(spec: ModelSpec, where: str) -> Model | None:
     return parse_model(content, f"{where}: tower")
 
 
-def _blocks(spec: ModelSpec, where: str) -> dict[str, dict[str, Any]]:
+def _blocks(spec: _Keys, where: str) -> dict[str, dict[str, Any]]:
     blocks = spec.blocks or {"layer": {}}
     for name, overrides in blocks.items():
         check_keys(as_mapping(overrides, where, f"blocks.{name}"), LAYER_KEYS, where, f"blocks.{name}")
     return blocks
 
 
-def _pattern(spec: ModelSpec, blocks: Mapping[str, object], where: str) -> list[str]:
+def _pattern(spec: _Keys, blocks: Mapping[str, object], where: str) -> list[str]:
     """The block of every layer: the pattern with repeats expanded, repeated and truncated to the layer count."""
     if spec.layers.pattern is None:
         if len(blocks) > 1:
@@ -346,7 +296,7 @@ def _pattern(spec: ModelSpec, blocks: Mapping[str, object], where: str) -> list[
     return (period * repeats)[: spec.layers.count]
 
 
-def _layer(spec: ModelSpec, overrides: Mapping[str, Any], name: str, where: str) -> Layer:
+def _layer(spec: _Keys, overrides: Mapping[str, Any], name: str, where: str) -> Layer:
     """One block: the top-level sections with the block's overrides merged in and dependent defaults filled in.
 
     A mixer or feed-forward section of the block replaces the top level's; `mlp: null` removes it.
@@ -390,7 +340,7 @@ def _layer(spec: ModelSpec, overrides: Mapping[str, Any], name: str, where: str)
     return layer
 
 
-def _record(spec: ModelSpec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:
+def _record(spec: _Keys, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:
     if SECTIONS[key] is Attention:
         section = dict(section)
         heads = section.get("heads")

@@ -19,25 +19,16 @@ def to_spec(model: Model) -> dict[str, Any]:
     positions = model.positions
     plain = len(model.groups) == 1 and model.groups[0].name == "layer"
     written: dict[str, Any] = {
-        "name": model.name,
-        **{key: getattr(model, key) for key in SHARED},
+        **{key: _plain(getattr(model, key)) for key in SHARED},
         "conditioning": None if model.conditioning is None else asdict(model.conditioning),
-        "draft_experts": None if model.draft_experts is None else asdict(model.draft_experts),
-        "image": None if model.image is None else _section_spec(model.image),
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
-        "projector": list(model.projector) or None,
-        "merger": list(model.merger) or None,
-        "projector_bias": list(biased) if isinstance(biased := model.projector_bias, tuple) else biased,
-        "convolutions": [asdict(part) for part in model.convolutions] or None,
-        "unquantized": list(model.unquantized) or None,
-        "rests_on": list(model.rests_on) or None,
+        "convolutions": [asdict(part) for part in model.convolutions],
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }
     defaults = {field.name: field.default for field in _fields(ModelSpec)}
-    spec = {key: value for key, value in written.items() if value is not None and value != defaults.get(key, NODEFAULT)}
-    for key, same in (("positions", "rope"), ("title", model.name)):
-        if spec.get(key) == same:
-            del spec[key]
+    defaults |= {"positions": "rope", "title": model.name}
+    given = {key: value for key, value in written.items() if value not in (None, [])}
+    spec = {key: value for key, value in given.items() if value != defaults.get(key, NODEFAULT)}
     if model.tower is not None:
         tower = to_spec(model.tower)
         spec["tower"] = {key: value for key, value in tower.items() if key not in ("name", "lm_head", "task")}
@@ -57,17 +48,18 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
     for part, family in ((layer.mixer, MIXERS), (layer.feed_forward, FEED_FORWARDS)):
         if part is not None:
             key = next(name for name, record in family.items() if type(part) is record)
-            spec[key] = _section_spec(part)
+            spec[key] = section_spec(part)
     if layer.cross is not None:
-        spec["cross"] = {key: value for key, value in _section_spec(layer.cross).items() if key != "causal"}
+        spec["cross"] = {key: value for key, value in section_spec(layer.cross).items() if key != "causal"}
     if layer.engram is not None:
-        spec["engram"] = _section_spec(layer.engram)
-    spec["norm"] = _section_spec(layer.norm)
+        spec["engram"] = section_spec(layer.engram)
+    spec["norm"] = section_spec(layer.norm)
     switches = {key: getattr(layer, key) for key in SWITCHES}
     return {**spec, **{key: value for key, value in switches.items() if value not in ("sequential", False)}}
 
 
-def _section_spec(record: Struct) -> dict[str, Any]:
+def section_spec(record: Struct) -> dict[str, Any]:
+    """The section of a record without defaults."""
     return {
         field.name: _plain(value)
         for field in _fields(type(record))
@@ -83,7 +75,7 @@ def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(map(_plain, value))
-    return _section_spec(value) if isinstance(value, Struct) else value
+    return section_spec(value) if isinstance(value, Struct) else value
 
 
 def _runs(pattern: tuple[str, ...]) -> list[str]:

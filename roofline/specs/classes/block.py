@@ -7,6 +7,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from roofline.specs.classes.trace import Core
+from roofline.specs.sublayers import Attention, LinearModule, Modules, NormModule, TableModule
+from roofline.specs.written import section_spec
 
 Spec = dict[str, Any]
 
@@ -34,19 +36,8 @@ class Parameters:
         return sum(self.left.values())
 
 
-class Linear(Struct):
-    """A linear layer with its name in the layer."""
-
-    name: str
-    inputs: int
-    outputs: int
-    bias: bool
-    rows: float
-    shared: bool = False
-
-
-class Vectors(Struct):
-    """A norm with so many learned vectors, or a table with so many rows; `centred`: a LayerNorm."""
+class Norm(Struct):
+    """A norm with so many learned vectors; `centred`: a LayerNorm."""
 
     width: int
     vectors: int
@@ -57,9 +48,9 @@ class Vectors(Struct):
 class Block(Struct):
     """What one layer consists of, in the order in which it ran; `before`: linear layers before the attention."""
 
-    linears: list[Linear] = []
-    norms: list[Vectors] = []
-    tables: list[Vectors] = []
+    linears: list[LinearModule] = []
+    norms: list[Norm] = []
+    tables: list[TableModule] = []
     core: Core | None = None
     before: int = 0
     latent: int = 0
@@ -103,13 +94,13 @@ def place(name: str, module: Any, rows: float, block: Block, parameters: Paramet
     if is_linear(module):
         shared = not parameters.take(weight)
         biased = parameters.take(own.get("bias")) or (shared and "bias" in own)
-        block.linears.append(Linear(name[-100:], *sides(module), biased, rows, shared))
+        block.linears.append(LinearModule(name[-100:], *sides(module), biased, rows, shared))
     elif isinstance(module, Embedding) and parameters.take(weight):
-        block.tables.append(Vectors(module.weight.shape[1], module.weight.shape[0], rows))
+        block.tables.append(TableModule(*module.weight.shape))
     elif is_norm(module) and parameters.take(weight):
         vectors = 1 + parameters.take(own.get("bias"))
         centred = vectors == 2 or "LayerNorm" in type(module).__name__
-        block.norms.append(Vectors(module.weight.shape[0], vectors, rows, centred))
+        block.norms.append(Norm(module.weight.shape[0], vectors, rows, centred))
     for value in own.values():
         if parameters.take(value):
             block.weights += value.numel()
@@ -141,33 +132,26 @@ def section(block: Block, vectors: int, hidden: int) -> Spec:
 
 def modules_section(block: Block) -> Spec:
     """The section `modules` of a block."""
-    modules: Spec = {
-        "linears": [_without_defaults(structs.asdict(linear)) for linear in block.linears],
-        "norms": [
-            _without_defaults({"width": norm.width, "vectors": norm.vectors, "rows": norm.rows}) for norm in block.norms
-        ],
-        "attention": None if block.core is None else _attention(block.core, block.shared),
-        "before": block.before,
-        "latent": block.latent,
-        "tables": [{"rows": table.vectors, "width": table.width} for table in block.tables],
-        "weights": block.weights,
-        "state": block.state,
-        "scan": round(block.scan, 3),
-    }
-    return {key: value for key, value in modules.items() if value}
+    modules = Modules(
+        linears=tuple(structs.replace(linear, rows=round(linear.rows, 6)) for linear in block.linears),
+        norms=tuple(NormModule(norm.width, norm.vectors, round(norm.rows, 6)) for norm in block.norms),
+        tables=tuple(block.tables),
+        attention=None if block.core is None else _attention(block.core, block.shared),
+        before=block.before,
+        latent=block.latent,
+        weights=block.weights,
+        state=block.state,
+        scan=round(block.scan, 3),
+    )
+    return section_spec(modules)
 
 
-_DEFAULTS: Spec = {"bias": False, "shared": False, "rows": 1, "vectors": 1}
-
-
-def _without_defaults(entry: Spec) -> Spec:
-    shown = {key: round(value, 6) if key == "rows" else value for key, value in entry.items()}
-    return {key: value for key, value in shown.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
-
-
-def _attention(core: Core, shared: bool) -> Spec:
-    made: Spec = {"heads": core.heads, "kv_heads": core.kv_heads, "head_dim": core.head_dim}
+def _attention(core: Core, shared: bool) -> Attention:
     window = core.window if core.causal or core.window is None else 2 * core.window - 1  # on both sides
-    given = {"value_dim": core.value_dim if core.value_dim != core.head_dim else None, "window": window}
-    made |= {key: value for key, value in {**given, "chunk": core.chunk}.items() if value is not None}
-    return made | ({} if core.causal else {"causal": False}) | ({"kv_shared": True} if shared else {})
+    return Attention(
+        *(core.heads, core.kv_heads, core.head_dim, window),
+        chunk=core.chunk,
+        causal=core.causal,
+        kv_shared=shared,
+        value_dim=core.value_dim if core.value_dim != core.head_dim else None,
+    )
