@@ -13,7 +13,8 @@ from pathlib import Path
 
 from lab.command import run_command
 from roofline.core.units import seconds
-from roofline.validate.loop import run_calibrate, run_model
+from roofline.validate.loop.calibrate import run_calibrate
+from roofline.validate.loop.whole_model import run_model
 
 MODELS = ("qwen2.5-0.5b", "llama-3.2-1b")
 """Small models, run one after the other with as many layers as take two seconds."""
