@@ -148,9 +148,13 @@ def constants(name: str) -> str:
 def check_summary(_: str = "") -> str:
     """Errors of today's predictions against the published figures, by source and metric, and for measured kernels."""
     from roofline.reports.documents import check as page
+    from roofline.reports.output.cells import table_of
+    from roofline.reports.output.export import escape, markdown_table
     from roofline.validate.check.check import check
 
-    return page.summary_markdown(check())
+    document = check()
+    lines = [*markdown_table(*table_of(page.SUMMARY, document["summary"])), "", page.READING, ""]
+    return page.quiet("\n".join([*lines, *(escape(page.kernels_line(file)) + "\n" for file in document["kernels"])]))
 
 
 _DIRECTIVES: Mapping[str, Callable[[str], str]] = {"from": formulas, "constants": constants, "summary": check_summary}

@@ -53,13 +53,7 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     totals = [row for row in document["summary"] if row["group"] == "all sources"]
     lines += [*markdown_table(*table_of(SUMMARY[1:], totals)), "", READING, ""]
     lines += [escape(kernels_line(file)) + "\n" for file in document["kernels"]]
-    return _fitted(_quiet("\n".join(lines)), [(title, _quiet(part)) for title, part in _sections(document)])
-
-
-def summary_markdown(document: Mapping[str, Any]) -> str:
-    """A table of errors by source and metric, its legend, and one line per file of measured kernels."""
-    lines = [*markdown_table(*table_of(SUMMARY, document["summary"])), "", READING, ""]
-    return _quiet("\n".join([*lines, *(escape(kernels_line(file)) + "\n" for file in document["kernels"])]))
+    return _fitted(quiet("\n".join(lines)), [(title, quiet(part)) for title, part in _sections(document)])
 
 
 def _moved_part(document: Mapping[str, Any]) -> list[str]:
@@ -120,7 +114,7 @@ def _fitted(head: str, sections: Sequence[tuple[str, str]]) -> str:
     )
     room = LIMIT - len(head) - len(foot) - 200
     parts = [_details(title, content) + "\n\n" for title, content in sections]
-    named = [f"- {_quiet(escape(title[:100]))}\n" for title, _ in sections]
+    named = [f"- {quiet(escape(title[:100]))}\n" for title, _ in sections]
     left_out: list[int] = []
     for index in sorted(range(len(parts)), key=lambda index: -len(parts[index])):
         if sum(map(len, parts)) + sum(len(named[other]) for other in left_out) > room:
@@ -134,10 +128,10 @@ def _fitted(head: str, sections: Sequence[tuple[str, str]]) -> str:
 def _details(title: str, content: str) -> str:
     """A folded section: GitHub renders its summary as HTML, and its content, after a blank line, as Markdown."""
     flat = html.escape(" ".join("".join(char if char.isprintable() else " " for char in title).split()))
-    return f"<details><summary>{_quiet(flat)}</summary>\n\n{content}\n\n</details>"
+    return f"<details><summary>{quiet(flat)}</summary>\n\n{content}\n\n</details>"
 
 
-def _quiet(text: str) -> str:
+def quiet(text: str) -> str:
     """`text` without active @-mentions, strikethrough and mathematics of GitHub's Markdown."""
     return re.sub(r"(?<!\w)@(?=\w)", "@\N{ZERO WIDTH SPACE}", text.replace("~", "&#126;").replace("$", "&#36;"))
 
