@@ -23,6 +23,8 @@ every token: neighbours of a prompt find them in the L2, which shows as a `gathe
 
 from __future__ import annotations
 
+from functools import cache
+
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -54,22 +56,17 @@ PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 1e-6, 80e-6, 10e-6, "launches of attention and of its indexer"),
     Parameter("compute_efficiency", Unit.RATIO, 0.01, 1.0, 0.25, "achieved fraction of twice the 16-bit peak: FP8's"),
     Parameter("gather_rate", Unit.RATIO, 0.05, 8.0, 0.8, "bandwidth of gathered keys over that of memory"),
+    Parameter("score_efficiency", Unit.RATIO, 0.01, 1.0, 0.3, "achieved fraction of their peak in scores"),
     Parameter(
         "partial", Unit.RATIO, 0.3, 20.0, 1.0, "factor on the units with fewer heads than DeepSeek's 128", start=1.0
     ),
     Parameter("passes", Unit.RATIO, 0.01, 200.0, 3.0, "passes of small kernels over queries in 16 bits"),
+    Parameter("selection", Unit.RATIO, 10, 2e5, 10, "clocks of a unit to select the keys of a token", start=1e3),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
     Parameter("tile", Unit.CHOICE, 0, 3, 2, "query heads of a tile: 1, 16, 64 or 128", start=2),
     Parameter("whole", Unit.CHOICE, 0, 2, 0, "1: empty slots take time, too; 2: those of a window", start=0),
     Parameter("dense", Unit.CHOICE, 0, 2, 0, "1: dense attention where nothing is left out; 2: DeepSeek's", start=0),
 )
-
-SCORE_EFFICIENCY = Parameter(
-    "score_efficiency", Unit.RATIO, 0.01, 1.0, 0.3, "achieved fraction of their peak in scores"
-)
-
-SELECTION = Parameter("selection", Unit.RATIO, 10, 2e5, 10, "clocks of a unit to select the keys of a token", start=1e3)
-"""Of prompts alone."""
 
 PADDED = Parameter("padded", Unit.CHOICE, 0, 1, 0, "1: small kernels pass over padded heads, too", start=0)
 """Of DeepSeek-V4's layers, whose queries and outputs vLLM writes into buffers of 64 or 128 heads (`padded_heads` in
@@ -78,17 +75,18 @@ deepseek_v4_attention.py); in DSA and MSA it helped no table, and MSA's on anoth
 
 def prefill_parameters(format: str) -> tuple[Parameter, ...]:
     """The parameters of prompts, of a kind of layers and a cache."""
-    return (*PARAMETERS, SCORE_EFFICIENCY, SELECTION, *((PADDED,) if format.startswith(("csa", "hca")) else ()))
+    return (*PARAMETERS, PADDED) if format.startswith(("csa", "hca")) else PARAMETERS
 
 
+@cache
 def decode_parameters(format: str) -> tuple[Parameter, ...]:
     """The parameters of decode, of a kind of layers and a cache.
 
     Engines score single keys with DeepGEMM's kernels. Tables of up to 131,072 keys have 0.16 to 0.9 of the peak; those
     of few keys do not tell scores from other small costs, which must not grow with the context.
     """
-    scores = SCORE_EFFICIENCY if format.startswith("msa") else replace(SCORE_EFFICIENCY, low=0.1)
-    return (*PARAMETERS, scores)
+    least = {} if format.startswith("msa") else {"score_efficiency": 0.1}
+    return tuple(replace(one, low=least.get(one.name, one.low)) for one in PARAMETERS if one.name != "selection")
 
 
 class Selected(Shape, frozen=True):
