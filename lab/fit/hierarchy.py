@@ -317,7 +317,8 @@ def _begun(parent: Fit) -> Mapping[str, float]:
     """The start of a fit below `parent`: its constants, and those of no prior where it has no local ones."""
     every = kernel(parent.op).parameters(parent.format)
     unknown = {one.name: one.start for one in every if one.local and parent.parameters[one.name] == one.default}
-    return {**constants_of(parent), **{name: start for name, start in unknown.items() if start is not None}}
+    beside = {one.name: one.default for one in GRAPHED.parameters(parent.op, parent.format)}
+    return {**beside, **constants_of(parent), **{name: start for name, start in unknown.items() if start is not None}}
 
 
 def newest(places: Iterable[Place]) -> list[Place]:

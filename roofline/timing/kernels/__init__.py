@@ -173,7 +173,7 @@ _SHIPPED: Mapping[str, Kernel] = {
             _shipped(f"sparse_{phase}", sparse.shape, sparse.bound, terms, parameters, schema="sparse")
             for phase, terms, parameters in (
                 ("prefill", sparse.prefill_terms, sparse.prefill_parameters),
-                ("decode", sparse.decode_terms, sparse.PARAMETERS),
+                ("decode", sparse.decode_terms, sparse.decode_parameters),
             )
         ),
         _shipped("hyper_connection", streaming.Mixing.of, *_STREAMING, streaming.MIXING),

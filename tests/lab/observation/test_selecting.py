@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.observation.selecting import ENGINES, ROWS, comparisons
+from lab.observation.selecting import ENGINES, ROWS, comparisons, counted
 
 
 def of(engine, batch, tokens, cached, kept=512.0, ratio=4.0):
@@ -41,3 +41,10 @@ def test_a_call_of_vllm_holds_scores_of_512_mib():
     four, eight = (of("vllm", count, tokens, cached) for count in (4, 8))
     assert eight == pytest.approx(2 * four)
     assert four == pytest.approx(3 * of("vllm", 1, tokens, cached))
+
+
+def test_units_without_a_token_wait_for_those_that_count():
+    """One token takes as long as one for each unit, and twice as many tokens take twice as long."""
+    one, all_units, twice = (float(counted(np.array([batch]), 1e5 * batch, 132.0)) for batch in (1.0, 132.0, 264.0))
+    assert one == pytest.approx(all_units)
+    assert twice == pytest.approx(2 * all_units)
