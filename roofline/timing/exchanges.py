@@ -37,6 +37,7 @@ class Choice(Dated, frozen=True, kw_only=True):
     exchange: str
     nodes: str = ""
     vendor: str = ""
+    family: str = ""
     link: str = ""
     domain: int = 0
     ranks: int = 0
@@ -48,7 +49,8 @@ class Choice(Dated, frozen=True, kw_only=True):
             each.scope == "node" and each.bridged is None and each.kind.startswith(self.link)
             for each in hardware.interconnects
         )
-        of_hardware = self.vendor in ("", hardware.vendor) and hardware.node_devices >= self.domain and joined
+        of_kind = self.vendor in ("", hardware.vendor) and self.family in ("", hardware.family)
+        of_hardware = of_kind and hardware.node_devices >= self.domain and joined
         return self.includes(engine.name, engine.version) and of_nodes and of_hardware and ranks >= self.ranks
 
 

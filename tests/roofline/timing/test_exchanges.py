@@ -72,17 +72,22 @@ def test_mori_is_as_its_authors_publish(ranks: int, dispatch: float, combine: fl
     ("engine", "hardware", "exchange"),
     [
         ("tensorrt-llm", "b200-sxm", "nvlink_one_sided"),
-        ("tensorrt-llm@1.2.0rc6", "h200-sxm", "nvlink_one_sided"),
-        ("tensorrt-llm@1.1", "h200-sxm", "allgather_reducescatter"),
-        ("tensorrt-llm", "h100-pcie", "allgather_reducescatter"),
+        ("tensorrt-llm@1.2.0rc6", "b300-sxm", "nvlink_one_sided"),
+        ("tensorrt-llm", "h200-sxm", "allgather_reducescatter"),
+        ("tensorrt-llm@1.1", "b200-sxm", "allgather_reducescatter"),
         ("tensorrt-llm", "rtx-pro-6000-server", "allgather_reducescatter"),
         ("tensorrt-llm", "gb200", "nvlink_one_sided"),
-        ("tensorrt-llm@1.1", "gb200", "nvlink_two_sided"),
+        ("tensorrt-llm@1.1", "gb200", "allgather_reducescatter"),
     ],
 )
 def test_a_release_sends_over_nvlink_where_it_joins_all_ranks(engine: str, hardware: str, exchange: str) -> None:
-    """The newest release, which has no number, runs what releases since a row's run; a bridge joins two cards alone."""
+    """The newest release, which has no number, runs what releases since a row's run."""
     assert exchange_choice(load_engine(engine), load_hardware(hardware), several=False, ranks=8) == exchange
+
+
+def test_few_ranks_gathered_before_where_each_token_went_to_all_of_them() -> None:
+    old, gb200 = load_engine("tensorrt-llm@1.1"), load_hardware("gb200")
+    assert exchange_choice(old, gb200, several=False, ranks=16) == "nvlink_two_sided"
 
 
 def test_an_engine_runs_other_exchanges_when_asked() -> None:
