@@ -29,9 +29,6 @@ LEAST, BEYOND, CLOSE = 1e-3, 1.01, 1e-4
 Latencies grow without bound towards the largest sustainable rate.
 """
 
-BISECTION_PERIOD = 4
-"""Every so many steps of whole numbers the bracket is bisected: regula falsi alone is slow where a curve is bent."""
-
 READINGS = ("low", "mid", "high")
 
 
@@ -157,7 +154,8 @@ def _most_users(
     tried: dict[int, Outcome] = {}
 
     def excess(users: int) -> float:
-        (tried[users],) = outcomes_at(deployment, load, [users])
+        if users not in tried:
+            (tried[users],) = outcomes_at(deployment, load, [users])
         return _excess(tried[users], load, targets, statistic)
 
     series = integer_geomspace(1, MAX_USERS, POINTS).tolist()
@@ -172,17 +170,15 @@ def _most_users(
         value, below = over, above
     else:
         return float(value), tried[value], tried[value]
-    step = 0
-    while value and over - value > 1:
-        step += 1
-        bisected = step % BISECTION_PERIOD == 0 or math.isinf(above - below)
-        middle = value + round((over - value) * (0.5 if bisected else below / (below - above)))
-        middle = min(max(middle, value + 1), over - 1)
-        if (found := excess(middle)) <= 0:
-            value, below = middle, found
-        else:
-            over, above = middle, found
+    if value:
+        ends = bracket_root(lambda place: excess(_nearest(place)), value, over, below, above, absolute=1.0)
+        value, over = map(_nearest, ends)
     return float(value), tried.get(value), tried[over]
+
+
+def _nearest(place: float) -> int:
+    """The nearest whole number, of two that are as near the larger: those of places 1 apart are 1 apart."""
+    return math.floor(place + 0.5)
 
 
 def _largest_rate(
