@@ -340,6 +340,13 @@ SGLang's all-reduce is that of vLLM: on every device their times are equal.
 """
 
 
+RELEASES = 8
+"""Minor releases between versions such as vLLM 0.14 and 0.22, of which the level of far ones was estimated.
+
+Kernels change from release to release, so that the variance between nearer ones is a part of it.
+"""
+
+
 @cached(maxsize=4096)
 def _find(calibration: Calibration, op: str, format: str) -> Match | None:
     best: tuple[tuple[float, bool], Calibration, Fit, tuple[Level, ...]] | None = None
@@ -359,9 +366,10 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             far = spreads[crossed] * (OTHER_FORMAT if steps else 1.0), "engine" in crossed
             if (best is not None and far >= best[0]) or (fit := link.fits.get((op, candidate))) is None:
                 continue
-            if "version" in crossed and fit.version and Version(link.version).is_far(Version(fit.version)):
+            if "version" in crossed and fit.version and (asked := Version(link.version)).is_far(Version(fit.version)):
                 crossed = tuple("release" if level == "version" else level for level in crossed)
-                far = crossing_spread(op, "", crossed) * (OTHER_FORMAT if steps else 1.0), far[1]
+                part = min(1.0, (asked.apart(Version(fit.version))[1] or RELEASES) / RELEASES)
+                far = crossing_spread(op, "", crossed) * part**0.5 * (OTHER_FORMAT if steps else 1.0), far[1]
             if best is None or far < best[0]:
                 best = far, link, fit, crossed
     if best is None:

@@ -158,14 +158,12 @@ def test_each_level_crossed_widens_the_interval_in_quadrature() -> None:
     assert (far.low <= near.low).all()
 
 
-def test_a_near_release_on_the_family_comes_before_a_far_one_on_the_device() -> None:
-    files = {"sglang/h100-sxm": {"0.5.1": {("gemm", "fp8"): fit(0.5, version="0.5.1")}}}
-    files["sglang/hopper"] = {"0.10.2": {("gemm", "fp8"): fit(0.7, version="0.10.2")}}
-    near = found(Shelf(files), version="0.10").find("gemm", "fp8")
-    far = found(Shelf(files), version="0.6").find("gemm", "fp8")
-    assert near is not None
-    assert far is not None
-    assert (near.fit.version, far.fit.version) == ("0.10.2", "0.5.1")
+@pytest.mark.parametrize(("asked", "used"), [("0.13", "0.14"), ("0.11", "0.14"), ("0.22", "0.24"), ("0.33", "0.24")])
+def test_the_nearest_release_of_the_family_comes_before_a_far_one_on_the_device(asked: str, used: str) -> None:
+    shelf = Shelf({"vllm/h100-sxm": versions(v0_24=0.5), "vllm/hopper": versions(v0_14=0.7)})
+    match = found(shelf, "vllm", asked).find("gemm", "fp8")
+    assert match is not None
+    assert match.fit.version.removeprefix("v") == used
 
 
 def test_versions_several_releases_apart_are_a_level_of_their_own() -> None:
