@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from roofline.scenario.lengths import Lengths, parse_lengths
 from roofline.serving.closed_loop import orbit_of
 from roofline.serving.load import Load
-from roofline.serving.prompts import seconds
 from roofline.serving.replica import Replica
 from roofline.serving.tables import Array
 from roofline.serving.times import Times
@@ -76,6 +75,6 @@ def few_sequences(replica: Replica, load: Load, times: Times, rate: Array, slots
     samples = samples + np.log(np.maximum(chance[-1] / (1 - cube()[:, 5:6]), 1.0)) * slot
     running, cached, share = np.array([(each.running, each.cached, each.prefilling) for each in loops]).T @ chance[1:]
     # The rest of the step in which they arrive: those of a closed loop arrive at its end.
-    full = seconds(times, times.held(slots), slots)
+    full = times.filled(slots)
     samples = samples + cube()[:, 1:2] * (share * full + (1 - share) * times.at(slots))
     return samples, np.stack([*tpot, *ends(load, samples, tpot), running, chance[-1] * slot * rate, cached, share])

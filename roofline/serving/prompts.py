@@ -91,7 +91,7 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     room = np.maximum(times.held(number), 1.0)
     lengths, ranks = times.lengths, times.ranks
     batch = 1 + (batch - 1) / ranks
-    full, decode, (base, slope) = seconds(times, room, number), times.at(number), times.base_and_slope(number)
+    full, decode, (base, slope) = times.filled(number), times.at(number), times.base_and_slope(number)
     # Beyond the room the chain has no stationary distribution.
     rate = np.minimum(rate, FULL * room / (times.mean * full))
     used = rate * times.mean * full / room
@@ -135,8 +135,11 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     others = share[:, 0] ** (ranks - 1)
     late = np.zeros(rate.size)
     if times.steps:
-        # Of a prompt of which some is left none ends, of many waiting ones in proportion to what is taken.
-        ended = taken * np.where(left >= 1, np.maximum(1 - times.mean / np.maximum(tokens, 1.0), 0.0), 1.0)
+        ended = _count(times, tokens, unit) - _count(times, left * unit[:, np.newaxis], unit)
+        # The last state of a prompt, where it takes several steps, is left when the prompt ends.
+        last = (left > 0) & (left < 1)
+        ended[:, 0] = np.where(last, free * ended, 0.0).sum(axis=1) / np.maximum(free[:, 0], NOTHING)
+        ended[last] = 0.0
         parts = (free, plain, ended, length, *([others] if times.alone else []))
         late = _late(None, *parts)
         if (several := unit > room * (1 + 1e-9)).any():
@@ -151,6 +154,11 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     if times.alone and ranks == 1 and times.steps:
         dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.unit - 1), 1.0)
     return Prompts(length.T, share.T, unit, room, token, waiting, cycle, busy, still, others, dispersion, late)
+
+
+def _count(times: Times, tokens: Array, unit: Array) -> Array:
+    """Prompts of some waiting tokens: one at least, and of less than a state the chance that one waits."""
+    return np.minimum(np.maximum(tokens / times.mean, 1.0), tokens / unit[:, np.newaxis])
 
 
 def _late(

@@ -382,7 +382,7 @@ def _steps(times: Times, points: _Points, slots: float, grid: Array) -> Array:
         free = slots - number + number / np.maximum(times.steps, 1.0)
         most = times.at(number) + free * sum(times.base_and_slope(number))
     else:
-        most = seconds(times, np.maximum(times.held(number), 1.0), number)
+        most = times.filled(number)
     return np.asarray(np.minimum(_mean_step(times, points.rate, number) * ratio, most))
 
 

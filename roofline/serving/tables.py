@@ -56,9 +56,10 @@ class Table:
         j = np.clip(np.searchsorted(self.columns, column) - 1, 0, self.columns.size - 2)
         u = (row - self.rows[i]) / (self.rows[i + 1] - self.rows[i])
         v = (column - self.columns[j]) / (self.columns[j + 1] - self.columns[j])
-        t = self.seconds
-        first = t[i, j] + v * (t[i, j + 1] - t[i, j])
-        second = t[i + 1, j] + v * (t[i + 1, j + 1] - t[i + 1, j])
+        width = self.columns.size
+        low, place = self.seconds.ravel(), i * width + j
+        low, right, below, across = (low.take(place + step) for step in (0, 1, width, width + 1))
+        first, second = low + v * (right - low), below + v * (across - below)
         return np.asarray(first + u * (second - first))
 
 

@@ -14,7 +14,7 @@ from roofline.scenario.speculation import iterations
 from roofline.serving.load import Load
 from roofline.serving.replica import UNLIMITED, Replica
 from roofline.serving.steps import MAX_TOKENS
-from roofline.serving.tables import Array, Table, geometric
+from roofline.serving.tables import Array, Curve, geometric
 from roofline.specs.scheduler import PREFILL_FIRST
 
 MOST = 4096
@@ -23,8 +23,8 @@ MOST = 4096
 LENGTHS = 24
 """Prompt lengths of a distribution."""
 
-SIZES, TOKENS = 2.0, 1.4
-"""Ratios of the numbers of sequences, and of the tokens of prompts, at which steps are tabulated."""
+TOKENS = 1.4
+"""Ratio of the tokens of prompts whose division over data-parallel ranks is drawn."""
 
 NOTHING = 1e-12
 """Seconds that stand for none, where times are divided."""
@@ -48,10 +48,11 @@ Requests go to the rank with the least, and leave at random: half a sequence is 
 class Times(Struct, frozen=True, dict=True):
     """Times of a replica's steps for 1 to N sequences of all ranks, at the lengths of a load.
 
-    `decode` is s(n). `added` are the seconds that tokens of prompts of all ranks (columns) add to a step of n sequences
-    (rows; prompts that go first: those of a step of their own), and `room` the tokens that such a step takes of
-    prompts. `lengths` are tokens of prompts of equal weight, `steps` is G for `tokens` after
-    the first, `lag` the steps that are scheduled ahead.
+    `decode` is s(n). `added` gives the seconds that some tokens of prompts of all ranks add to a step of n sequences
+    (where prompts go first, those of a step of their own), and `room` has the tokens of prompts that such a step takes.
+    Neither `added` nor `step` is interpolated: steps on both sides of the limit of CUDA graphs are apart.
+    `lengths` are tokens of prompts of equal weight, `steps` is G for `tokens` after the first, `lag` the steps that are
+    scheduled ahead.
     `apart`: beside the prompts of a data-parallel rank the others decode, and it does not. `received`: prompts take no
     time, since their KV cache comes from other devices. `step` gives the seconds of a step of n sequences, with the
     tokens of prompts of the data-parallel rank with the most, and of all on average. At most `slots` sequences run. Of
@@ -59,7 +60,7 @@ class Times(Struct, frozen=True, dict=True):
     """
 
     decode: Array
-    added: Table
+    added: Callable[[Any, Any], Array]
     room: Array
     lengths: Array
     steps: float
@@ -100,13 +101,17 @@ class Times(Struct, frozen=True, dict=True):
 
     def base_and_slope(self, number: Any) -> tuple[Array, Array]:
         """Seconds that a further prompt adds to a step with one (`slope`), and those that the first adds beyond it."""
-        one = self._column(number, 1.0)
-        slope = np.maximum(self._column(number, 2.0) - one, 0.0)
-        return one - slope, slope
+        slope = np.asarray(np.interp(number, self._rows, np.maximum(self._two - self._one, 0.0)))
+        return np.asarray(np.interp(number, self._rows, self._one)) - slope, slope
 
     def full(self, number: Any) -> Array:
         """Seconds that a prompt adds in full steps."""
-        return self._column(number, 0.0)
+        return np.asarray(np.interp(number, self._rows, self._full))
+
+    def filled(self, number: Any) -> Array:
+        """Seconds of a step of n sequences with as many tokens of prompts as find room in it."""
+        added = self.full(number) * np.maximum(self.held(number), 1.0) / self.mean
+        return np.asarray(added if self.alone else self.at(number) + added)
 
     @cached_property
     def stable(self) -> float:
@@ -138,22 +143,26 @@ class Times(Struct, frozen=True, dict=True):
         return np.asarray(self._numbers[self.room >= NOTHING + self.room[0] / 1e4])
 
     @cached_property
-    def _columns(self) -> dict[float, Array]:
-        """Seconds of one and two prompts, in several steps where they do not fit in one, and of one in full steps."""
-        rows = self._rows
-        found = {}
-        for prompts in (1.0, 2.0):
-            ranks = min(prompts, self.ranks)
-            each = prompts * self.mean / ranks
-            room = self.taken(each, rows)
-            steps = np.floor(each / room * (1 - 1e-9))
-            found[prompts] = steps * self.added(rows, ranks * room) + self.added(rows, ranks * (each - steps * room))
-        room = self.held(rows)
-        found[0.0] = self.added(rows, room) * self.mean / room
-        return found
+    def _full(self) -> Array:
+        """Seconds that a prompt adds in full steps beside the sequences of `_rows`."""
+        return self.added(self._rows, self.held(self._rows)) * self.mean / self.held(self._rows)
 
-    def _column(self, number: Any, prompts: float) -> Array:
-        return np.asarray(np.interp(number, self._rows, self._columns[prompts]))
+    @cached_property
+    def _one(self) -> Array:
+        return self._of(1.0)
+
+    @cached_property
+    def _two(self) -> Array:
+        return self._of(2.0)
+
+    def _of(self, prompts: float) -> Array:
+        """Seconds that so many prompts add, in several steps where they do not fit in one."""
+        rows, ranks = self._rows, min(prompts, self.ranks)
+        each = prompts * self.mean / ranks
+        room = self.taken(each, rows)
+        steps = np.floor(each / room * (1 - 1e-9))
+        found = self.added(rows, ranks * (each - steps * room))
+        return found + steps * self.added(rows, ranks * room) if steps.any() else found
 
 
 def slots_of(replica: Replica, load: Load) -> float:
@@ -189,37 +198,33 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
     lag = replica.scheduler.lag
     made = partial(Times, decode=decode, steps=generated, tokens=tokens, ranks=ranks, lag=lag, slots=slots)
     if replica.received:
-        nothing = Table(np.array([1.0, 2.0]), np.array([0.0, 1.0]), np.full((2, 2), NOTHING))
         room, step = np.full(count, float(MOST)), lambda n, *_: np.interp(n, number, decode)
-        return made(added=nothing, room=room, lengths=np.ones(1), alone=False, step=step, received=True)
+        received = partial(made, added=lambda _, tokens: np.full_like(tokens, NOTHING, dtype=float), received=True)
+        return received(room=room, lengths=np.ones(1), alone=False, step=step)
     room = ranks * _room(replica, lengths, number / ranks, first or alone)
-    columns = np.unique(np.append(geometric(16, max(room[0], 64.0), TOKENS), min(lengths.mean(), room[0])))
-    rows = geometric(1, max(count, 2), SIZES)
-    # A prompt that takes several steps has half of the others' tokens before it on average.
-    late = np.maximum(lengths.mean() - np.interp(rows, number, room) / ranks, 0.0) / 2
-    most = columns
-    if ranks > 1:
-        part = _dealt(columns, lengths, ranks, load.outputs.varies)
-        most = np.maximum(columns * part, np.minimum(columns, lengths.mean()))
-        most = np.minimum(most, np.maximum(np.interp(rows, number, room)[:, np.newaxis] / ranks, 1.0))
+    part = _dealt(max(room[0], 64.0), lengths, ranks, load.outputs.varies) if ranks > 1 else None
     longest = np.minimum((lengths**2).mean() / lengths.mean(), replica.budget)
 
     def timed(beside: Any, most: Any, mean: Any) -> Array:
         """Seconds of a step of some sequences with some tokens of prompts on one rank, and on average."""
         beside = np.asarray(beside) / ranks * (0.0 if alone else 1.0)
         tokens = None if ranks == 1 else beside * steps.decode_tokens + mean
-        before = np.interp(beside, rows / ranks, cached + late)
+        # A prompt that takes several steps has half of the others' tokens before it on average.
+        before = cached + np.maximum(lengths.mean() - np.interp(beside * ranks, number, room) / ranks, 0.0) / 2
         return steps.seconds(beside, context, most, before, np.maximum(most / longest, 1.0), tokens)
 
-    still = 0.0 if alone else np.interp(rows, number, decode)[:, np.newaxis]
-    if first and not alone:  # only ranks with prompts wait with their sequences, a step for each
-        still = still * (1 - np.clip(columns / min(lengths.mean(), replica.budget), 1, ranks) / ranks)
-    added = np.maximum(timed(rows[:, np.newaxis], most, columns / ranks) - still, NOTHING)
-    added = np.maximum.accumulate(added, axis=1)
+    def added(beside: Any, tokens: Any) -> Array:
+        """Seconds that some tokens of prompts of all ranks add to a step of some sequences."""
+        most, still = tokens, 0.0 if alone else np.interp(beside, number, decode)
+        if part is not None:
+            most = np.maximum(tokens * part(tokens), np.minimum(tokens, lengths.mean()))
+            most = np.minimum(most, np.maximum(np.interp(beside, number, room) / ranks, 1.0))
+        if first and not alone:  # only ranks with prompts wait with their sequences, a step for each
+            still = still * (1 - np.clip(tokens / min(lengths.mean(), replica.budget), 1, ranks) / ranks)
+        return np.asarray(np.maximum(timed(beside, most, tokens / ranks) - still, NOTHING))
+
     cut = float(replica.budget) if replica.scheduler.whole else math.inf
-    # No tokens add nothing, but the first of them what a step with prompts takes in addition.
-    table = Table(rows, np.append(0.0, columns), np.concatenate([added[:, :1], added], axis=1))
-    return made(added=table, room=room, lengths=lengths, alone=alone, step=timed, cut=cut, apart=first and not alone)
+    return made(added=added, room=room, lengths=lengths, alone=alone, step=timed, cut=cut, apart=first and not alone)
 
 
 def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array:
@@ -251,14 +256,14 @@ def _packed(budget: float, left: float, prompts: list[float]) -> float:
     return sum(steps[1:-1]) / (len(steps) - 2) if len(steps) > 2 else sum(prompts)
 
 
-def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> Array:
+def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Curve:
     """The part that the data-parallel rank with the most has of some tokens of prompts.
 
     They come to the ranks with the fewest requests: one after the other where all outputs have one length, and where
     they vary between that and at random, as sequences end: in the event simulation the rank with the most has the mean
     of both.
     """
-    random = np.random.default_rng(0)
+    random, tokens = np.random.default_rng(0), geometric(16, most, TOKENS)
     count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 16)))
     sums = np.zeros((2, tokens.size))
     for number in count.astype(int):
@@ -272,7 +277,7 @@ def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> Array:
         parts = (np.ones(DEALT), on_rank.max(axis=0) / on_rank.sum(axis=0))
         sums += [np.bincount(near, part, tokens.size) for part in parts]
     some = sums[0] > 0
-    return np.asarray(np.interp(tokens, tokens[some], sums[1, some] / sums[0, some]))
+    return Curve(tokens[some], sums[1, some] / sums[0, some])
 
 
 def _lengths(load: Load) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.load import Load
-from roofline.serving.prompts import BLOCK, FULL, Prompts, seconds
+from roofline.serving.prompts import BLOCK, FULL, Prompts
 from roofline.serving.tables import Array
 from roofline.serving.times import NOTHING, Times
 
@@ -82,7 +82,7 @@ def _in_turn(times: Times, rate: Array, number: Array) -> Array:
     after nearly as many others as there are ranks.
     """
     room = times.held(number)
-    used = np.clip(rate * times.mean * seconds(times, room, number) / np.maximum(room, 1.0), NOTHING, FULL)
+    used = np.clip(rate * times.mean * times.filled(number) / np.maximum(room, 1.0), NOTHING, FULL)
     return regular(1 / times.ranks + IRREGULAR * (1 - used) * (1 - 1 / times.ranks), times.unit, used)
 
 
