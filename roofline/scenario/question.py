@@ -25,6 +25,7 @@ from roofline.scenario.options import DEGREES, OPTIONS, by_name
 from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, LIBRARY, Engine, default_engine, load_engine, resolve_engine
+from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.hardware import Hardware, load_devices, load_mixed, networked
 from roofline.specs.hardware_names import joined_devices, server_devices
 from roofline.specs.library import spec_path, written
@@ -139,7 +140,9 @@ class Question(Struct, frozen=True, dict=True):
     def formats(self) -> dict[str, str | None]:
         """The formats as arguments of `parse_precision`, with the scheme that a `quantization` method stands for."""
         given, method = self.groups["formats"], self.values.get("quantization")
-        if given.get("scheme") and given.get("weights") and scheme_formats(given["scheme"])[0] is not None:
+        scheme = given.get("scheme")
+        both = scheme is not None and given.get("weights") is not None and scheme.lower() not in UNQUANTIZED_FORMATS
+        if both and scheme_formats(scheme)[0] is not None:
             raise RooflineError("quant says the format of the weights, too: give one of both", options=["weights"])
         if method is None:
             stored = self.library_format
