@@ -218,12 +218,13 @@ def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
 def relaid(chosen: Scenario, load: Load, targets: Targets) -> Candidate | None:
     """The scenario on the layout of its devices that serves a load best; None where it has that layout."""
     devices, plain = chosen.settings.parallel.devices, dict.fromkeys(LAYOUT)
-    found = [Candidate(chosen, {})]
+    found, users = [Candidate(chosen, {})], load.concurrency or 1
+    at_once = users if found[0].memory(users).fits else 1
     for layout in layouts_on(chosen, devices):
         if (options := layout.options(chosen.model)) is not None:
             with suppress(RooflineError):
                 changed = Candidate(chosen.with_(**{**plain, **options}), options)
-                if changed.memory(1).fits and changed.supported and not refused(changed.scenario):
+                if changed.memory(at_once).fits and changed.supported and not refused(changed.scenario):
                     found.append(changed)
     best = _best(found, load, targets)
     return None if best is found[0] else best

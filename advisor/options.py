@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from roofline.advisor.search.goal import Demand, Goal, Limits
 from roofline.core.checked import object_of
 from roofline.core.errors import RooflineError, quote
-from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.options import LOAD_OPTIONS, per_second
 from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.timing.intervals import Reading
 from roofline.whatif.solve.targets import TIMES, check_keywords
@@ -58,12 +58,12 @@ def read_goal(goal: Goal | None, given: GoalOptions) -> Goal:
 
 
 def requests(rate: float | str | None) -> float | None:
-    """Requests/s of a number, or of a text such as 4/s; raises RooflineError."""
+    """Requests/s of a number, or of a text such as 4/s, 600/min or 20000/day; raises RooflineError."""
     if rate is None:
         return None
     if not isinstance(rate, str):
         return float(LOAD_OPTIONS["rate"].number(rate))
-    text = rate.strip().removesuffix("/s")
+    text = per_second(rate).strip()
     if "/" in text:
-        raise RooflineError(f"a rate is in requests/s, such as 4 or 0.5, got {quote(rate)}", options=["rate"])
+        raise RooflineError(f"a rate is in requests/s, such as 4, 0.5 or 600/min, got {quote(rate)}", options=["rate"])
     return float(LOAD_OPTIONS["rate"].number(text))

@@ -96,7 +96,7 @@ def _way(scenario: Scenario, fit: Fit) -> dict[str, Any]:
 
 
 def _verdict(read: Read, setup: Setup) -> tuple[Verdict, SessionCurve | None]:
-    """The verdict on a set-up as it is: of as many users as its batch has sequences, or of requests that arrive.
+    """The verdict on a set-up as it is: of its users, or of requests that arrive.
 
     Of sessions that are asked for it is that of their turns as requests, with the sessions beside it. Encoders and
     options that only a static batch has cannot be served: it is that of one sequence.
@@ -108,7 +108,7 @@ def _verdict(read: Read, setup: Setup) -> tuple[Verdict, SessionCurve | None]:
         load = load_of(asked["concurrency"], None, asked["prefix_hits"])
     else:
         served = generates(analyze(scenario)) and not any(scenario.given(name) is not None for name in STATIC)
-        users = given(read.scenario, "batch") if served else None
+        users = _users(read, setup) if served else None
         alone = _rate(setup) or (users == 1 and not apart)
         load = load_of(None if alone else users, _rate(setup), setup.get("load.hits") or None)
     candidate = Candidate(scenario, {})
@@ -117,8 +117,14 @@ def _verdict(read: Read, setup: Setup) -> tuple[Verdict, SessionCurve | None]:
 
 
 def _asked(setup: Setup, kind: str) -> str:
-    """The rate or the sessions that are asked for."""
+    """The users, the rate or the sessions that are asked for."""
     return setup.get(f"asked.{kind}", "").strip()
+
+
+def _users(read: Read, setup: Setup) -> int:
+    """The users, who wait where they are more than the sequences of the batch; by default as many."""
+    asked = _asked(setup, "users")
+    return int(LOAD_OPTIONS["concurrency"].number(asked)) if asked else given(read.scenario, "batch")
 
 
 def _tiers(setup: Setup) -> str:
@@ -139,7 +145,7 @@ def run(question: Question, specs: Specs) -> dict[str, Any]:
     scenario = read.scenario.without(*OF_A_BATCH)
     if server and scenario.profile.name != server:
         scenario = scenario.with_(engine=server)
-    load: dict[str, Any] = {"concurrency": given(read.scenario, "batch")} if rate is None else {"rate": rate}
+    load: dict[str, Any] = {"concurrency": _users(read, setup)} if rate is None else {"rate": rate}
     if _asked(setup, "sessions"):
         scenario, load, _ = turns(scenario, setup)
         load |= {"tiers": tiers} if (tiers := _tiers(setup)) else {}

@@ -25,7 +25,7 @@ OF_SESSIONS = tuple(name for name in SESSION_OPTIONS if name != "session_rate")
 
 KEYS = {
     *(f"goal.{name}" for name in GOALS),
-    *("asked.rate", "asked.sessions", "run.as", "run.engine", "deploy.pools"),
+    *("asked.users", "asked.rate", "asked.sessions", "run.as", "run.engine", "deploy.pools"),
     *(f"load.{name}" for name in ("by", "concurrency", "rate", "hits", *OF_SESSIONS)),
     *(f"advice.{name}" for name in ADVICE),
 }

@@ -230,7 +230,8 @@ KEYS_OF_LOADS = {
 def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, str]:
     """The set-up that answers `roofline MODEL HW` with these options and this load. Raises RooflineError.
 
-    Users are its batch, and what is not said is chosen, as there; what does not fit stays as it was asked.
+    Users are its batch, as far as these run at once, and what is not said is chosen, as there; what does not fit stays
+    as it was asked.
     """
     given = dict(options)
     users = load.get("concurrency")
@@ -255,6 +256,9 @@ def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, st
         plan = plan_for(asked, asked_load, targets_of(**targets))
     scenario = plan.scenario if plan.fits else asked
     told = {key: str(load[name]) for name, key in KEYS_OF_LOADS.items() if load.get(name) is not None}
+    if users is not None and static["batch"] > scenario.max_batch:  # others wait
+        told["asked.users"] = str(static["batch"])
+        static["batch"] = scenario.max_batch
     return setup_of(scenario.with_(**static)) | told
 
 

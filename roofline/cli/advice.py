@@ -69,7 +69,10 @@ BudgetOption = Annotated[str | None, typer.Option(metavar="USD/h", help="Maximum
 @scenario_command
 def advise(
     scenario: Scenario,
-    objective: Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")] = ObjectiveChoice.TOTAL,
+    objective: Annotated[
+        ObjectiveChoice | None,
+        typer.Option(help="The metric to improve. [default: total; goodput of a load]", show_default=False),
+    ] = None,
     concurrency: Annotated[
         int | None, typer.Option(metavar="N", help="Goodput: requests in flight. [default: the largest rate]")
     ] = None,
@@ -118,6 +121,9 @@ def advise(
     from roofline.advisor import advise as recommend
     from roofline.reports.output.terminal import progress_line
 
+    if objective is None:
+        loaded = any(amount is not None for amount in (concurrency, rate, sessions))
+        objective = ObjectiveChoice.GOODPUT if loaded else ObjectiveChoice.TOTAL
     load: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "sessions": sessions}
     load |= {"profile": profile, "tiers": tiers, "routing": routing}
     limits: dict[str, Any] = {"ttft": ttft, "tpot": tpot, "total": total, "memory": memory, "gpus": gpus}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,9 +24,10 @@ from roofline.cli.scenario_options import (
     PrefixHitsOption,
     TpotOption,
     TtftOption,
+    names_hardware,
     with_scenario_options,
 )
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, quote
 from roofline.scenario.options import STATIC
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ def answer(
     words = [word for word in (model, *(hardware or ())) if word is not None]
     if hardware and options.get("hw") is not None:
         raise RooflineError("the hardware is given twice", options=["hw"])
+    _check_one(words)
     load = {"concurrency": concurrency, "rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
     load["disaggregation"] = disaggregation
 
@@ -95,6 +98,24 @@ def answer(
     print_document(document, list(verdict_blocks(document)), format, output)
     for sentence in (*document["without_effect"], *taken(ambiguous=True)):  # of others the answer says what was read
         say(f"roofline: {sentence}", err=True)
+
+
+def _check_one(words: Sequence[str]) -> None:
+    """Raise RooflineError for hardware without a model, and for hardware of several kinds."""
+    from roofline.specs.modelspec import load_model
+
+    devices = [word for word in words if names_hardware(word)]
+    if len(words) == len(devices) == 1:
+        raise RooflineError(f"{quote(words[0])} is hardware: name a model before it, or see 'roofline specs show'")
+    if len(devices) > 1 and len(devices) < len(words):
+        model = " ".join(words[: words.index(devices[0])])
+        with suppress(RooflineError):
+            model = load_model(model).name
+        model = shlex.quote(model)
+        raise RooflineError(
+            f"an answer is of one kind of hardware: 'roofline compare {model} {' '.join(devices)}' compares one user,"
+            f" 'roofline choose hardware {model} --hw {','.join(devices)} --users N' many"
+        )
 
 
 def _meant(words: Sequence[str]) -> tuple[str, str] | None:

@@ -13,6 +13,9 @@ from roofline.cli.scenario_options import TiersOption, scenario_command
 from roofline.scenario.options import STATIC
 from roofline.specs.servers import SERVERS
 
+CALLED = {"docker": "compose", "docker-compose": "compose", "k8s": "kubernetes", "bash": "shell", "sh": "shell"}
+"""Other words for targets."""
+
 
 @partial(scenario_command, without=(*STATIC, "engine"))
 def launch(
@@ -64,7 +67,14 @@ def launch(
     chosen = settled(scenario, **asked)
     if chosen.options:
         say(f"roofline: chosen: {written(chosen.options)}", err=True)
-    found = bundle(chosen.scenario, name or None, target, trust_remote_code=trust_remote_code, tiers=tiers, **load)
+    found = bundle(
+        chosen.scenario,
+        name or None,
+        CALLED.get(target, target),
+        trust_remote_code=trust_remote_code,
+        tiers=tiers,
+        **load,
+    )
     for sentence in without_effect(analyze(of_means(chosen.scenario)), served=True):
         say(f"roofline: {sentence}", err=True)
     if output is None or output.suffix:

@@ -129,6 +129,8 @@ class Program(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """`MODEL HW [OPTIONS]` without the name of a command is `answer MODEL HW [OPTIONS]`."""
         args = _with_hub(args)
+        if args and args[0] == "help":
+            args = [*args[1:2], "--help"]
         if args and args[0] == "--help-all":  # of all commands there is no more
             args = ["--help"]
         if args and args[0] not in COMMANDS and args[0] not in OWN_OPTIONS and not get_close_matches(*_near(args[0])):

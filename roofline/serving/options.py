@@ -81,9 +81,24 @@ def shares_of(asked: str | Sequence[float] | None) -> tuple[float, ...]:
         raise RooflineError(f"tenants are shares such as 1,3, got {quote(asked)}", options=["tenants"]) from None
 
 
+SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
+"""The seconds of the units of time of a rate."""
+
+
+def per_second(text: str) -> str:
+    """A rate in requests/s as a text without its unit, of one such as 4/s, 600/min or 20000/day; others as they are."""
+    amount, slash, unit = text.strip().partition("/")
+    if not slash or unit not in SECONDS:
+        return text
+    try:
+        return amount if SECONDS[unit] == 1 else repr(float(amount) / SECONDS[unit])
+    except ValueError:
+        return text
+
+
 def load_values(option: Option, text: str) -> list[int] | list[float]:
-    """The values of an option of a load: 1,8,64 or 1:256:log9, or 4/s of a rate. Raises RooflineError."""
-    found = [value for part in text.replace("/s", "").split(",") for value in numbers(option, part.strip())]
+    """The values of an option of a load: 1,8,64 or 1:256:log9, or 4/s or 600/min of a rate. Raises RooflineError."""
+    found = [value for part in text.split(",") for value in numbers(option, per_second(part).strip())]
     if len(found) != len(set(found)):
         raise RooflineError(f"{option.name} has a value twice in {quote(text)}", options=[option.name])
     return found

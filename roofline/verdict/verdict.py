@@ -327,9 +327,14 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         renames = recommended.move.slot == "weight format" and no_narrower(self.scenario.model, own, other, scheme)
         return not renames and self._launches(changed)
 
+    @property
+    def _laid_out(self) -> bool:
+        """Whether the plan has the best of all layouts, since none was asked for."""
+        return len(self.plan.tried) > 1 and bool(self.plan.tried[0].scenario.counted)
+
     def _layouts(self) -> Iterator[Change]:
         """The best other layout of the devices under load, where one was asked for: the plan has the best otherwise."""
-        if self.load is None or self.apart or self.plan.devices == 1 or self.plan.tried[0].scenario.counted:
+        if self.load is None or self.apart or self.plan.devices == 1 or self._laid_out:
             return
         if (found := relaid(self.scenario, self.load, self.targets)) is not None:
             yield from self._change(written(found.options), _spread(found.scenario), found.scenario)
@@ -337,7 +342,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def _on_its_layout(self, change: Change) -> Change:
         """A change of formats on the layout that is best with them, where none was asked for; other changes as are."""
         same = change.scenario.run_precision == self.scenario.run_precision
-        if same or self.load is None or self.apart or not self.plan.tried[0].scenario.counted:
+        if same or self.load is None or self.apart or not self._laid_out:
             return change
         if (found := relaid(change.scenario, self.load, self.targets)) is None:
             return change

@@ -95,3 +95,38 @@ def test_help_has_ten_options_first_and_all_on_request(run: Run) -> None:
     assert "--help-all" in short
     assert "--expert-skew" not in short
     assert "--expert-skew" in long
+
+
+def test_several_kinds_of_hardware_and_none_are_pointed_elsewhere(run: Run) -> None:
+    status, _, err = run("qwen3-32b", "h100", "vs", "b200")
+    assert (status, "roofline compare qwen3-32b h100 b200" in err) == (2, True)
+    status, out, _ = run("compare", "qwen3-32b", "h100", "b200")
+    assert (status, "Verdict" in out) == (0, True)
+    assert "is hardware" in run("h100")[2]
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        (("--fp8",), "--quant fp8"),
+        (("--rps", "5"), "--rate"),
+        (("--ctx", "4k"), "--context"),
+        (("--draft", "llama-3.2-1b"), "--with"),
+        (("--batch", "8"), "--users"),
+        (("--budget", "9"), "roofline size"),
+    ],
+)
+def test_options_by_other_names_are_told(run: Run, option: tuple[str, ...], told: str) -> None:
+    status, _, err = run("llama-3.1-8b", "h100-sxm", *option)
+    assert (status, told in err) == (2, True)
+
+
+def test_a_family_of_instances_names_its_types(run: Run) -> None:
+    _, _, err = run("llama-3.1-8b", "p5")
+    assert "p5.48xlarge" in err
+
+
+@pytest.mark.parametrize(("rate", "same"), [("600/min", "10"), ("864000/day", "10")])
+def test_a_rate_has_a_unit_of_time(run: Run, rate: str, same: str) -> None:
+    words = ("llama-3.1-8b", "l40s", "--format", "json", "--rate")
+    assert run(*words, rate) == run(*words, same)

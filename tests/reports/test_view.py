@@ -208,6 +208,15 @@ def test_a_load_of_sessions_is_that_of_its_command(server: Server, run: Run) -> 
         assert ask(server, "load", {**setup, **wrong})[0] == 422
 
 
+def test_users_beyond_the_sequences_at_once_wait_as_in_the_terminal(server: Server, run: Run) -> None:
+    setup = opening({"model": "qwen3-8b", "hw": "h100-sxm", "max_num_seqs": 8}, {"concurrency": "16"})
+    found = answer(server, setup, name="verdict")
+    known = json.loads(run("qwen3-8b", "h100-sxm", "--max-num-seqs", "8", "--users", "16", "--format", "json")[1])
+    assert found["users"] == known["users"] == 16
+    assert found["output_tokens_per_s"] == pytest.approx(known["output_tokens_per_s"])
+    assert "--max-concurrency 16" in answer(server, setup, name="run")["benchmark"]
+
+
 def test_sessions_that_are_asked_for_are_in_the_headline_and_in_the_launch(server: Server, run: Run) -> None:
     asked = {"sessions": "4", "profile": "chat", "tiers": "dram=20GB", "ttft": "2s"}
     setup = opening({"model": "llama-3.1-8b", "hw": "h100-sxm"}, asked)

@@ -243,6 +243,7 @@ const Fields = (() => {
 
     const asked = add(group(form, "Load and targets"), "div", { class: "pairs" });
     const load_of = (name, option, title, usual) => updates.push(plainText(asked, { ...load[option], name, title, usual }, set));
+    load_of("asked.users", "concurrency", "Users, if more than the batch", "the batch");
     load_of("asked.rate", "rate", "Requests/s", "none");
     load_of("load.hits", "prefix_hits", "Prefix hits", load.prefix_hits.usual);
     load_of("asked.sessions", "sessions", "Sessions", "none");
