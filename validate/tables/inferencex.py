@@ -47,7 +47,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.techniques import apply_techniques
 from roofline.validate.data import shipped
-from roofline.validate.tables.harness import agents_profile_of, as_scripted, profile_of, scheduler_of
+from roofline.validate.tables.harness import NODE, agents_profile_of, as_scripted, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
@@ -231,8 +231,10 @@ class Deployment(Struct, frozen=True):
             poll = 1 if self.hardware.name in EVERY_STEP else POLL
             scheduler = replace(scheduler, poll=poll, latency=scheduler.latency + HANDSHAKE)
         scenario = scenario.changed(engine=replace(profile, scheduler=scheduler))
-        layout = as_scripted(self.decoding[0], profile.name, self.hardware, scenario.run_precision)
-        pools = self.pools and replace(self.pools, parallel=layout)
+        pools = self.pools
+        if pools is not None and self.hardware.node_devices <= NODE:  # recipes of GB200 decode with other experts
+            layout = as_scripted(self.decoding[0], profile.name, self.hardware, scenario.run_precision)
+            pools = replace(pools, parallel=layout)
         return ServingCase(line, scenario, load, scheduler, None, None, pools=pools)
 
     def agents(self, line: Line, sessions: int) -> ServingCase:
