@@ -34,9 +34,9 @@ from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.scheduler import MIXED, Scheduler
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import numbers, profile_of, scheduler_of
+from roofline.validate.tables.harness import as_scripted, numbers, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
-from roofline.validate.tables.serving import RATIO, ROUNDS, ServingCase, as_scripted, find_profile, precision_in
+from roofline.validate.tables.serving import RATIO, ROUNDS, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
 
 COLUMNS = (

@@ -44,13 +44,10 @@ class Choice(Dated, frozen=True, kw_only=True):
 
     def runs(self, engine: Engine, hardware: Hardware, several: bool, ranks: int) -> bool:
         """Whether an engine's version runs it on such hardware, over one or several nodes."""
-        of_nodes = self.nodes in ("", "several" if several else "one")
-        joined = not self.link or any(
-            each.scope == "node" and each.bridged is None and each.kind.startswith(self.link)
-            for each in hardware.interconnects
-        )
-        of_kind = self.vendor in ("", hardware.vendor) and self.family in ("", hardware.family)
-        of_hardware = of_kind and hardware.node_devices >= self.domain and joined
+        of_nodes = self.nodes in ("", "several" if several else "one") and hardware.node_devices >= self.domain
+        links = (each for each in hardware.interconnects if each.scope == "node" and each.bridged is None)
+        joined = not self.link or any(each.kind.startswith(self.link) for each in links)
+        of_hardware = joined and self.vendor in ("", hardware.vendor) and self.family in ("", hardware.family)
         return self.includes(engine.name, engine.version) and of_nodes and of_hardware and ranks >= self.ranks
 
 

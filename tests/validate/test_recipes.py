@@ -12,6 +12,7 @@ import pytest
 
 from roofline.core.errors import RooflineError, SpecError
 from roofline.graph.parallel import Parallelism
+from roofline.timing.exchanges import GATHERED
 from roofline.validate.imports.recipes import import_recipes, is_recipe
 from roofline.validate.tables import inferencex
 from roofline.validate.tables.serving import ServingCase
@@ -146,7 +147,8 @@ def test_entries_of_june_name_the_memory_and_the_time_of_a_run(file: Path) -> No
 def test_pools_count_the_devices_of_wide_workers(file: Path) -> None:
     (found,) = cases(file, "apart")
     assert found.pools is not None
-    assert found.scenario.settings.parallel == Parallelism(data=4, expert=4)
+    gathering = Parallelism(data=4, expert=4, exchange=GATHERED)  # DeepGEMM's experts in FP8
+    assert found.scenario.settings.parallel == gathering
     assert (found.pools.prefills, found.pools.decodes) == (2, 3)
     assert found.scenario.settings.speculation is not None
 

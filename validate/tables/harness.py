@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.specs.engine import Engine, load_engine
@@ -17,6 +18,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.scheduler import Scheduler
+from roofline.timing.exchanges import GATHERED
 from roofline.validate.data import shipped
 
 NEWEST = (1_000_000_000,)
@@ -103,6 +105,17 @@ def profile_of(name: str, precision: Precision, hardware: Hardware, model: Model
     if engine.name == "vllm" and precision.weights.name == "mxfp4":
         return replace(load_engine("vllm"), told=MARLIN)
     return engine
+
+
+def as_scripted(parallel: Parallelism, engine: str, hardware: Hardware, precision: Precision) -> Parallelism:
+    """The layout of a worker, with the exchange of the experts that benchmarks set for TensorRT-LLM.
+
+    With attention on the ranks of a node, those in FP8 on Blackwell are DeepGEMM's (InferenceX, benchmarks/single_node;
+    examples/serve/deepseek_r1_reasoning_parser.sh), which gather the tokens of all ranks whatever link joins these.
+    """
+    within = hardware.family == "blackwell" and 1 < parallel.data <= NODE
+    deepgemm = within and engine.startswith("tensorrt-llm") and precision.weights.name == "fp8_block"
+    return replace(parallel, exchange=GATHERED) if deepgemm else parallel
 
 
 def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load | None, version: str) -> Scheduler:

@@ -43,22 +43,13 @@ from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import acceptance_rate
 from roofline.serving.load import Load
 from roofline.serving.pools import Pools
-from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.techniques import apply_techniques
 from roofline.validate.data import shipped
-from roofline.validate.tables.harness import agents_profile_of, profile_of, scheduler_of
+from roofline.validate.tables.harness import NODE, agents_profile_of, as_scripted, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
-from roofline.validate.tables.serving import (
-    RATIO,
-    ROUNDS,
-    Agents,
-    ServingCase,
-    as_scripted,
-    find_profile,
-    precision_in,
-)
+from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
 
 COLUMNS = (
@@ -214,9 +205,8 @@ class Deployment(Struct, frozen=True):
         if not self.mtp:
             return scenario
         if profile.name == "sglang":
-            serial = load_engine(f"sglang@{self.version}").serial_drafts if self.version else profile.serial_drafts
             told = replace(profile.scheduler, drafted=0)  # its scripts say how many requests run
-            scenario = scenario.changed(engine=replace(profile, serial_drafts=serial, scheduler=told))
+            scenario = scenario.changed(engine=replace(profile, scheduler=told))
         if golden is not None:
             name = "multi-token-prediction" if self.model.mtp else "eagle-3"
             rate = acceptance_rate(golden[1], golden[0])
@@ -242,8 +232,8 @@ class Deployment(Struct, frozen=True):
             scheduler = replace(scheduler, poll=poll, latency=scheduler.latency + HANDSHAKE)
         scenario = scenario.changed(engine=replace(profile, scheduler=scheduler))
         pools = self.pools
-        if pools is not None and pools.parallel is not None:
-            layout = as_scripted(pools.parallel, profile.name, self.hardware, scenario.precision)
+        if pools is not None and self.hardware.node_devices <= NODE:  # recipes of GB200 decode with other experts
+            layout = as_scripted(self.decoding[0], profile.name, self.hardware, scenario.run_precision)
             pools = replace(pools, parallel=layout)
         return ServingCase(line, scenario, load, scheduler, None, None, pools=pools)
 

@@ -30,7 +30,6 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
-from roofline.timing.exchanges import GATHERED
 from roofline.validate.tables.names import (
     NVFP4_BLOCKS,
     Unmapped,
@@ -92,9 +91,6 @@ RATIO, ROUNDS = 0.8, 10.0
 """Shortest length over the longest, and requests over the concurrency, where a benchmark does not say how many it sent
 (InferenceX's benchmark_serving.py and scripts)."""
 
-
-NODE = 8
-"""Data-parallel ranks of the largest worker within a node, or two trays of GB200."""
 
 NAMED_BY = (("backend", "backend_version"), ("framework", "image"), ("engine",))
 """Columns that name the engine and its version in tables of each kind."""
@@ -225,18 +221,6 @@ def find_profile(backend: str, version: str) -> str:
     if name not in ("sglang", "tensorrt-llm", "vllm"):
         raise Unmapped(f"no engine profile is for {quote(backend)}")
     return f"{name}@{stated[0]}" if stated is not None else name
-
-
-def as_scripted(parallel: Parallelism, engine: str, hardware: Hardware, precision: Precision) -> Parallelism:
-    """The layout of a worker, with the exchange of the experts that benchmarks set for TensorRT-LLM.
-
-    With attention on the ranks of a node, those in FP8 on Blackwell are DeepGEMM's (InferenceX, benchmarks/single_node;
-    examples/serve/deepseek_r1_reasoning_parser.sh), which gather the tokens of all ranks whatever link joins these.
-    """
-    deepgemm = engine.startswith("tensorrt-llm") and hardware.family == "blackwell" and parallel.data > 1
-    if not deepgemm or precision.weights.name != "fp8_block" or parallel.data > NODE:
-        return parallel
-    return replace(parallel, exchange=GATHERED)
 
 
 def precision_in(modes: Set[str], model: Model, hardware: Hardware, engine: str, repository: str = "") -> Precision:
