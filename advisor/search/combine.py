@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, product
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,9 @@ MIN_GAIN = 1.005
 """Smallest gain of a move that counts as an improvement."""
 
 
+NO_TRIALS: Mapping[Moves, Trial] = MappingProxyType({})
+
+
 class Searched(Struct, frozen=True):
     """The simulated outcomes of a search, and why it stopped."""
 
@@ -203,12 +207,23 @@ def within_budget(trials: Trials, move: Move, quality: Quality) -> bool:
     return trial is None or quality.allows(price_of(move, trial.analysis.scenario))
 
 
-def _simulated(trials: Trials, combinations: Iterable[Moves], quality: Quality) -> dict[Moves, Trial]:
-    """The trials of the feasible combinations within the budget; see `Trials.fitting`."""
+def _simulated(
+    trials: Trials, combinations: Iterable[Moves], quality: Quality, seen: Mapping[Moves, Trial] = NO_TRIALS
+) -> dict[Moves, Trial]:
+    """The trials of the feasible combinations within the budget; see `Trials.fitting`.
+
+    Those that are neither a leader nor reported beside what is `seen` or was found before are left out unsimulated.
+    """
     combinations = list(dict.fromkeys(combinations))
     trials.prefetch(combinations)
-    found = {moves: trials.fitting(moves) for moves in combinations}
-    return {moves: trial for moves, trial in found.items() if trial is not None and quality.allows(trial.price)}
+    beside = [trial for trial in seen.values() if trial.fits.any()] if trials.goal.fills_limits else []
+    found: dict[Moves, Trial] = {}
+    for moves in sorted(combinations, key=trials.ceiling, reverse=True):
+        trial = trials.fitting(moves, beside)
+        if trial is not None and quality.allows(trial.price):
+            found[moves] = trial
+            beside += [trial] if trials.goal.fills_limits and trial.fits.any() else []
+    return found
 
 
 Leaders = tuple[Moves, ...]
@@ -229,7 +244,7 @@ def _local_search(
     most = max((move.devices for move in moves), default=0)
 
     def tried(followings: Iterable[Moves]) -> dict[Moves, Trial]:
-        found = _simulated(trials, (following for following in followings if len(following) <= depth), quality)
+        found = _simulated(trials, (following for following in followings if len(following) <= depth), quality, seen)
         seen.update(found)
         return found
 

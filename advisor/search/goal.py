@@ -28,7 +28,7 @@ from roofline.graph.extents import spread
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.scenario import Scenario
-from roofline.serving.curve import deployment_of, outcomes_at
+from roofline.serving.curve import Deployment, deployment_of, outcomes_at
 from roofline.serving.load import OF_A_BATCH, Load
 from roofline.serving.money import MONTH
 from roofline.serving.outcome import Outcome, targets_or_usual
@@ -37,7 +37,7 @@ from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Estimate, Reading
 from roofline.whatif.metrics import METRICS, Metric, find_metric
-from roofline.whatif.solve.load import largest
+from roofline.whatif.solve.load import largest, saturated_at
 from roofline.whatif.solve.targets import TIMES, Targets, check_reading, read_time, read_value
 
 FEWEST, TURNS = 600, 20
@@ -100,6 +100,7 @@ class Served(Struct, frozen=True):
 
 
 _FOUND: WeakKeyDictionary[Analysis, dict[tuple[Demand, Targets], Served]] = WeakKeyDictionary()
+_DEPLOYED: WeakKeyDictionary[Analysis, dict[Demand, tuple[Deployment, Load]]] = WeakKeyDictionary()
 
 
 def served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
@@ -110,16 +111,23 @@ def served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
     return known[demand, targets]
 
 
+def _deployed(analysis: Analysis, demand: Demand) -> tuple[Deployment, Load]:
+    """The deployment of an analysis, and its load of requests."""
+    known = _DEPLOYED.setdefault(analysis, {})
+    if demand not in known:
+        scenario = analysis.scenario
+        if demand.lengths is not None:
+            scenario = scenario.without("prompt", "generate")  # the means, which its static batch has
+        rate = None if demand.concurrency is not None else demand.rate or 1.0
+        load = Load(*(demand.lengths or (None, None)), demand.concurrency, rate).of(scenario)
+        known[demand] = deployment_of(scenario, load), load
+    return known[demand]
+
+
 def _served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
-    scenario = analysis.scenario
     if demand.sessions is not None:
-        return _of_sessions(scenario, demand, demand.sessions)
-    if demand.lengths is not None:
-        scenario = scenario.without("prompt", "generate")  # the means, which its static batch has
-    prompt, output = demand.lengths or (None, None)
-    rate = None if demand.concurrency is not None else demand.rate or 1.0
-    load = Load(prompt, output, demand.concurrency, rate).of(scenario)
-    deployment = deployment_of(scenario, load)
+        return _of_sessions(analysis.scenario, demand, demand.sessions)
+    deployment, load = _deployed(analysis, demand)
     tokens = load.outputs.mean
     if demand.concurrency is not None:
         (outcome,) = outcomes_at(deployment, load, [demand.concurrency])
@@ -321,6 +329,13 @@ class Goal(Struct, frozen=True):
         """The scenario of an analysis under the load of goodput."""
         targets = Targets(ttft=self.limits.ttft, tpot=self.limits.tpot, at=self.at)
         return served(analysis, self.demand or Demand(), targets)
+
+    def ceiling(self, analysis: Analysis) -> float:
+        """An upper bound of the objective that is found sooner: the largest sustainable rate; else infinite."""
+        if not self.fills_limits:
+            return math.inf
+        deployment, load = _deployed(analysis, self.demand or Demand())
+        return saturated_at(deployment, load) / deployment.devices
 
     def on(self, hardware: Hardware) -> Goal:
         """The goal with a metric that `hardware` has: without energy figures in its spec, energy is TDP times time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -110,6 +110,22 @@ class Trial:
         """The objective, lower is better, regardless of memory."""
         return _least(lambda: self.cost, self.fits | True)
 
+    @cached_property
+    def ceiling(self) -> float:
+        """An upper bound of the objective, as of `Goal.ceiling`; infinite where there is none."""
+        try:
+            return self.goal.ceiling(self.analysis) if self.fits.any() else math.inf
+        except RooflineError:
+            return math.inf
+
+    def is_beyond(self, others: Iterable[Trial]) -> bool:
+        """Whether another one within all limits is surely better, with as little memory."""
+        most, memory = self.ceiling, float(self.figure("memory"))
+        return math.isfinite(most) and any(
+            float(other.value) > most and float(other.figure("memory")) <= memory and not other.missed
+            for other in others
+        )
+
     @property
     def cost(self) -> Any:
         """The objective at each batch, lower is better."""
@@ -194,13 +210,23 @@ class Trials:
         except RooflineError:
             return None
 
-    def fitting(self, moves: Moves) -> Trial | None:
-        """The trial of a combination, without times if it does not fit in memory; None if it cannot be simulated."""
+    def fitting(self, moves: Moves, beside: Collection[Trial] = ()) -> Trial | None:
+        """The trial of a combination, without times if it does not fit in memory; None if it cannot be simulated.
+
+        None also if one of those `beside` it makes it needless (`is_beyond`).
+        """
         try:
             trial = self._placed(moves)
+            if beside and "value" not in vars(trial) and trial.is_beyond(beside):
+                return None
             return trial if moves and not trial.fits.any() else self._of(moves)
         except RooflineError:
             return None
+
+    def ceiling(self, moves: Moves) -> float:
+        """The ceiling of a combination; infinite where there is none."""
+        trial = self.placed(moves) if self.goal.fills_limits else None
+        return math.inf if trial is None else trial.ceiling
 
     def placed(self, moves: Moves) -> Trial | None:
         """The trial of a combination before its times; None if there is none."""
