@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from roofline.bound.memory import Stages, section_bytes, stage_sections, stored_tensors
 from roofline.graph.extents import Step
 from roofline.graph.layers.basic import STATE_FORMAT
-from roofline.graph.network import Build, Network, Section, network
+from roofline.graph.network import Build, Network, network
+from roofline.graph.op import Section
 from roofline.graph.parallel import SINGLE, Parallelism, auxiliary_parallelism
 from roofline.graph.tensor import Role
 from roofline.specs.model import Model

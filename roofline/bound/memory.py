@@ -16,8 +16,8 @@ from roofline.bound.roof import Work, coefficient_rows, concatenate, monomial_va
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
 from roofline.graph.layers.engram import TABLE
-from roofline.graph.network import EMBEDDING, HEAD, Build, Network, Section, network
-from roofline.graph.op import Op
+from roofline.graph.network import EMBEDDING, HEAD, Build, Network, network
+from roofline.graph.op import Op, Section
 from roofline.graph.parallel import SINGLE, Parallelism, stages
 from roofline.graph.size import ZERO, Size, product, total
 from roofline.graph.tensor import Role, Tensor

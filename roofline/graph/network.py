@@ -16,11 +16,10 @@ from roofline.graph.layers.basic import Formats, activation, collective
 from roofline.graph.layers.embedding import embedding, head
 from roofline.graph.layers.layer import layer_ops
 from roofline.graph.layers.unet import unet_blocks
-from roofline.graph.op import Op, extent_rules, shared
+from roofline.graph.op import Op, Section, extent_rules, shared
 from roofline.graph.parallel import SINGLE, Collective, Parallelism
 from roofline.graph.ranks import check_stages, rank_model, with_copies
 from roofline.graph.rewrite import Rewrite
-from roofline.graph.size import ZERO, Size
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Layer, Model
@@ -29,18 +28,6 @@ from roofline.specs.sublayers import MixtureOfExperts
 
 OVERLAP_BATCHES = 2
 """Micro-batches of two-batch overlap: one computes during the all-to-all of the other."""
-
-
-class Section(Struct, frozen=True):
-    """A sequence of operators that runs `count` times: one kind of layer, or one end of the network.
-
-    `held`: bytes of activations of other sections that are in memory meanwhile (skip connections).
-    """
-
-    name: str
-    count: float
-    ops: tuple[Op, ...]
-    held: Size = ZERO
 
 
 class Network(Struct, frozen=True, dict=True, cache_hash=True):
@@ -161,7 +148,7 @@ def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]
     if model.unet is not None:
         for block in unet_blocks(model.unet, model.norm, dense_formats):
             block_build = end_build if block.name in ENDS else layer_build
-            yield Section(block.name, block.count, _transformed(block.ops, model.hidden, block_build), block.held)
+            yield replace(block, ops=_transformed(block.ops, model.hidden, block_build))
         return
     yield Section(EMBEDDING, 1, _embedding(model, end_formats, end_build))
     for group in model.groups:

@@ -121,6 +121,18 @@ class Op(Struct, frozen=True, eq=False):
         return total(tensor.bytes for tensor in self.tensors)
 
 
+class Section(Struct, frozen=True):
+    """A sequence of operators that runs `count` times: one kind of layer, or one end of the network.
+
+    `held`: bytes of activations of other sections that are in memory meanwhile (skip connections).
+    """
+
+    name: str
+    count: float
+    ops: tuple[Op, ...]
+    held: Size = ZERO
+
+
 @lru_cache(maxsize=2048)
 def extent_rules(ops: tuple[Op, ...]) -> tuple[Rule, ...]:
     """The rules that give the extents of operators: of their sizes, and of what kernels have by their masks."""

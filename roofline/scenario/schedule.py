@@ -18,8 +18,8 @@ from roofline.bound.roof import Placement, place
 from roofline.core import numeric as np
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step
-from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, TRANSFERS, Build, Network, Section, network
-from roofline.graph.op import Kind, Link, Op
+from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, TRANSFERS, Build, Network, network
+from roofline.graph.op import Kind, Link, Op, Section
 from roofline.graph.parallel import SINGLE, Nodes, Parallelism, auxiliary_parallelism, micro_batches
 from roofline.graph.size import total
 from roofline.graph.tensor import Role

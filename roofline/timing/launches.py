@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from roofline.bound.roof import Placement
 from roofline.core.registry import cached
-from roofline.graph.network import Network, Section
-from roofline.graph.op import Kind, Op
+from roofline.graph.network import Network
+from roofline.graph.op import Kind, Op, Section
 from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Step, extents
 from roofline.graph.layers.basic import Formats, Ops, activation, add, convolution, elementwise, linear, normalise
 from roofline.graph.layers.flops import ACTIVATION_FLOPS
 from roofline.graph.layers.layer import layer_ops
-from roofline.graph.op import Kind, Op, with_sizes, with_tensors
-from roofline.graph.size import Size, as_size, total
+from roofline.graph.op import Kind, Op, Section, with_sizes, with_tensors
+from roofline.graph.size import as_size, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Layer, Norm
 from roofline.specs.sublayers import Attention, Mlp, UNet
@@ -33,18 +32,9 @@ FEED_FORWARD = 4
 MASKS = (AttentionMask(causal=False), AttentionMask(causal=False, cross=True))
 
 
-class Block(Struct, frozen=True):
-    """Operators that run `count` times in a pass, beside `held` bytes of activations that other blocks read."""
-
-    name: str
-    count: int
-    ops: tuple[Op, ...]
-    held: Size
-
-
-def unet_blocks(spec: UNet, norm: Norm, formats: Formats) -> list[Block]:
+def unet_blocks(spec: UNet, norm: Norm, formats: Formats) -> list[Section]:
     """The distinct blocks of a denoising step in the order of their first runs, with the most that each has held."""
-    found: dict[str, Block] = {}
+    found: dict[str, Section] = {}
     for block in _Builder(spec, norm, formats).blocks():
         known = found.get(block.name, replace(block, count=0))
         held = max(known.held, block.held, key=lambda size: sum(size.terms.values()))
@@ -59,7 +49,7 @@ class _Builder:
         self.spec, self.norm, self.formats = spec, norm, formats
         self.skips: list[tuple[int, int]] = []
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[Section]:
         """All blocks, in the order in which they run."""
         spec, last, width = self.spec, len(self.spec.channels) - 1, self.spec.channels[0]
         yield self._block("embedding", 0, self._entry())
@@ -88,12 +78,12 @@ class _Builder:
 
     def _block(
         self, name: str, level: int, ops: list[Op], held: Sequence[tuple[int, int]] = (), count: int = 1
-    ) -> Block:
+    ) -> Section:
         """Operators placed at a level, beside activations of other blocks, each given by its level and channels."""
         text = self.spec.text_tokens
         values = extents(Step(BATCH, QUERIES * 0.25**level, 0, text, text), MASKS)
         kept = total(BATCH * QUERIES * (0.25**at * channels * self.formats.base.bytes) for at, channels in held)
-        return Block(name, count, tuple(_placed(op, values) for op in ops), kept)
+        return Section(name, count, tuple(_placed(op, values) for op in ops), kept)
 
     def _map(self, name: str, channels: int) -> Tensor:
         """A feature map of the level."""
@@ -151,7 +141,7 @@ class _Builder:
         suffix = "_with_skip" if skip else ""
         return f"level_{level}_residual_{inputs}_{outputs}{suffix}", level, ops
 
-    def _transformer(self, level: int, depth: int) -> Iterator[Block]:
+    def _transformer(self, level: int, depth: int) -> Iterator[Section]:
         """A norm and a projection, `depth` transformer blocks, and a projection that is added to the feature map."""
         if not depth:
             return
