@@ -65,17 +65,11 @@ class Batches(Struct, frozen=True):
         """The chances of none and of so many of COUNTS."""
         return np.append(self.chances[: counts + 1], np.zeros(max(counts + 1 - self.chances.size, 0)))
 
-    def share(self, added: Array, alone: float) -> float:
-        """What prompts add to steps, seconds by number (counts, draws), over what each of them adds alone."""
-        chances = self.of(len(added))[1:]
-        number = float(chances @ COUNTS[: len(added)])
-        return float(chances @ added.mean(axis=1)) / (number * alone) if number > 1e-6 else 1.0
-
-    def steps(self, steps: Array) -> float:
-        """Steps a prompt, of those of each number (counts, draws)."""
-        chances = self.of(len(steps))[1:]
-        number = float(chances @ COUNTS[: len(steps)])
-        return float(chances @ steps.mean(axis=1)) / number if number > 1e-6 else float(steps[0].mean())
+    def a_prompt(self, values: Array) -> float:
+        """What steps have for each prompt in them, of what those of each number have in all (counts, draws)."""
+        chances = self.of(len(values))[1:]
+        number = float(chances @ COUNTS[: len(values)])
+        return float(chances @ values.mean(axis=1)) / number if number > 1e-6 else float(values[0].mean())
 
     def following(self, step: float, spent: Array, steps: Array, decoding: Array, rate: float, ranks: int) -> Batches:
         """Those that follow on one of so many ranks, at its rate of prompts.

@@ -32,7 +32,7 @@ import math
 from collections.abc import Callable
 from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -101,6 +101,21 @@ class Load:
         found = copy(self)
         found.hits = np.tile(self.hits.mean(axis=1, keepdims=True), turns)
         return found
+
+
+class Spent(NamedTuple):
+    """What the prompts of turns take of the steps of their rank.
+
+    `work` are the seconds that each adds to them (turns), and `steps` the mean number of a prompt's; `step` are the
+    seconds of one without prompts, `beside` those of the tokens that decode in a prompt's steps. `batches` are the
+    prompts of steps.
+    """
+
+    work: Array
+    steps: float
+    step: float
+    beside: float
+    batches: Batches
 
 
 class Branches(Struct, frozen=True):
@@ -202,7 +217,8 @@ class Theory:
             keep = self.known * hits
             base = keep.sum(axis=0)
             computed = np.maximum(turns.prompt - base, 1.0)
-            work, step, times_in, shared_step, load.batches = self._work(computed, base, load, sessions)
+            spent = self._spent(computed, base, load, sessions)
+            work, step, load.batches = spent.work, spent.step, spent.batches
             stalled = np.zeros(count)
             link_times = [
                 row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
@@ -216,14 +232,14 @@ class Theory:
                 loads[place] = min(rate * times.mean(), 0.999)
                 queues[place] = _wait(rate, times, loads[place], sessions)
                 load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)
-            served = (work + shared_step - stalled) / ranks + stalled  # a rank's prompts are one of the others'
+            served = (work + spent.beside - stalled) / ranks + stalled  # a rank's prompts are one of the others'
             each = step if self.tandem else load.batches.each / max(1 - rate * float(stalled.mean()), 1 - FULL)
             decode = self.decodes * each
             # A prompt waits for the end of a step of others, and for those that are scheduled ahead; of ranks for the
             # others' prompts, too. Its own steps have the others' tokens.
             begin = each * (0.5 + self.lag) * min(number * (sessions - 1) / sessions, 1.0) if sessions > 1 else 0.0
-            begin += (1 - 1 / ranks) * rate * float((work**2).mean()) / 2 / times_in
-            begin = begin * (1 - load.batches.part) if self.alone else begin + step * times_in
+            begin += (1 - 1 / ranks) * rate * float((work**2).mean()) / 2 / spent.steps
+            begin = begin * (1 - load.batches.part) if self.alone else begin + step * spent.steps
             pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5) + (0 if self.tandem else begin)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
@@ -240,7 +256,7 @@ class Theory:
             capped = new_rate < 0.999 * sessions / cycle / self.main
             rate = rate + weight * (new_rate - rate) if rate else new_rate
             busy = rate * served.mean()
-            queue = _wait(rate / ranks, work + shared_step, min(busy, 0.999), sessions / ranks, wait)
+            queue = _wait(rate / ranks, work + spent.beside, min(busy, 0.999), sessions / ranks, wait)
             wait = wait + weight * (queue - wait)
             waits = max(sessions / (rate * self.main) - cycle, 0.0) if capped else 0.0
             outside += weight * (waits - outside)
@@ -324,13 +340,10 @@ class Theory:
             return _clipped(size - own - weight + 1, mean, deviation, np.ones(own.shape))
         return _clipped(size, mean, deviation, own)
 
-    def _work(
-        self, computed: Array, base: Array, load: Load, sessions: float
-    ) -> tuple[Array, float, float, float, Batches]:
-        """Seconds that each prompt adds to steps of its rank, those of a step without prompts, and a prompt's steps.
+    def _spent(self, computed: Array, base: Array, load: Load, sessions: float) -> Spent:
+        """What so many computed tokens of each turn take of steps, after those that are cached.
 
-        Also the seconds that these take beside prompts, a prompt, and the prompts of steps. Experts have the tokens of
-        all ranks: beside one with a prompt the others have those that come in a step.
+        Experts have the tokens of all ranks: beside one with a prompt the others have those that come in a step.
         """
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
         # A sequence has those of the other sessions beside it (arrival theorem).
@@ -366,15 +379,15 @@ class Theory:
         parts = np.maximum(np.ceil(tokens / self.budget), 1.0)
         prompts = COUNTS[: len(tokens), np.newaxis] / parts
         spent = np.concatenate([own[:1], (longer + parts * added(tokens / parts, cached / tokens, prompts))[1:]])
-        work *= load.batches.share(spent, float(work.mean()))
+        work *= load.batches.a_prompt(spent) / float(work.mean())
         parts += before
-        shared = still * load.batches.steps(parts)
+        shared = still * load.batches.a_prompt(parts)
         apart = tandem is not None  # no step is without prompts
         between = np.full(spent.shape, 0.0 if apart else self.between)
         times, decoding = parts + between, between if self.alone and not apart else parts + between
         spent = spent + parts * still + between * step
         batches = load.batches.following(0.0 if apart else step, spent, times, decoding, rate, ranks)
-        return work, step, float(full.mean()) + 1, shared, batches
+        return Spent(work, float(full.mean()) + 1, step, shared, batches)
 
 
 def _wait(rate: float, times: Array, busy: float, sessions: float, before: float | None = None) -> float:

@@ -31,7 +31,7 @@ def test_prompts_of_which_each_adds_as_much_stretch_steps_as_a_queue_does(first:
     added = 0.004 * COUNTS[:, np.newaxis] * np.linspace(0.5, 1.5, DRAWS)
     found = settled(0.01, added + (0.0 if first else 0.01), 120.0, first=first)
     assert found.each == pytest.approx(0.01 / (1 - 120 * 0.004), rel=0.01)
-    assert found.share(added, 0.004) == pytest.approx(1)
+    assert found.a_prompt(added) == pytest.approx(0.004)
 
 
 @pytest.mark.parametrize(("ranks", "within"), [(1, 0.01), (4, 0.05)])  # ranks have their numbers apart
@@ -39,7 +39,7 @@ def test_prompts_that_come_together_pay_for_a_step_once(ranks: int, within: floa
     """As where a step with prompts is launched by the host, however many it has; ranks wait for those with some."""
     found = settled(0.01, np.full((COUNTS.size, DRAWS), 0.03), 15.0, ranks)
     assert found.each == pytest.approx(replayed(0.01, 0.03, 15.0, ranks), rel=within)
-    share = found.share(np.full((COUNTS.size, DRAWS), 0.02), 0.02)
+    share = found.a_prompt(np.full((COUNTS.size, DRAWS), 0.02)) / 0.02
     assert share == pytest.approx(found.part / (15 * found.each), rel=0.01)
 
 
