@@ -9,6 +9,7 @@ from typing import Any
 from roofline.advisor.choosing.decision import Decision
 from roofline.advisor.choosing.rows import Row, rival_of
 from roofline.advisor.fitting import of_means
+from roofline.advisor.judged import handicap
 from roofline.core.units import rate_text, seconds
 from roofline.launch.repository import name_of
 from roofline.reports.documents.odds import odds_document, sentence, sure
@@ -81,6 +82,7 @@ def _row(row: Row, found: Decision) -> dict[str, Any]:
         "devices": row.devices,
         "copies": alternative.copies,
         "apart": row.is_apart,
+        "handicap": 1.0 if scenario is None else handicap(scenario),
         "ttft_s": None if outcome is None else latencies(outcome.ttft),
         "tpot_s": None if outcome is None else latencies(outcome.tpot),
         "output_tokens_per_s_per_device": finite(row.per_device),
@@ -251,6 +253,8 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     for row in rows:
         if row["not_known_to_run"]:
             yield f"{row['choice']}: not known to run {', '.join(row['not_known_to_run'])}; times as if it did"
+    if held := [row["handicap"] for row in rows if row["handicap"] > 1]:
+        yield f"PP within a node is not measured: it comes first where it is {max(held):.2g} times better"
     borrowed: dict[str, list[str]] = {}
     for row in rows:
         if row["borrowed_acceptance"]:

@@ -247,7 +247,7 @@ def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, st
     if sessions is None and (names := [name for name in ("profile", "tiers") if load.get(name) is not None]):
         raise RooflineError(f"{names[0]} is of sessions: say how many with --sessions", options=names)
     if (profile := load.get("profile")) is not None and profile not in PROFILES:
-        raise UnknownNameError("profile of sessions on the page", profile, PROFILES)
+        raise UnknownNameError("profile of sessions", profile, PROFILES)
     batch = int(np.max(static.get("batch", 1))) if sessions is None else int(sessions)
     if apart:  # the devices are divided among the replicas
         plan = answer(asked, users=None if rate else batch, rate=rate, disaggregation=apart, **targets).plan

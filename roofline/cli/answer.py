@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,8 @@ from roofline.cli.scenario_options import (
     SCENARIO_OPTIONS,
     DisaggregationOption,
     PrefixHitsOption,
+    ProfileOption,
+    TiersOption,
     TpotOption,
     TtftOption,
     names_hardware,
@@ -33,7 +35,6 @@ from roofline.scenario.options import STATIC
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roofline.verdict.verdict import Verdict
 
 HardwareArgument = Annotated[
     list[str] | None,
@@ -58,6 +59,11 @@ def answer(
     tpot: TpotOption = None,
     prefix_hits: PrefixHitsOption = None,
     disaggregation: DisaggregationOption = None,
+    sessions: Annotated[
+        int | None, typer.Option(metavar="N", help="Sessions of many turns at once, with their --profile and --tiers.")
+    ] = None,
+    profile: ProfileOption = None,
+    tiers: TiersOption = None,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
     **options: Any,
@@ -65,11 +71,12 @@ def answer(
     """Answer in a few lines: does it run, how fast, what limits it.
 
     Whether a model runs on hardware, in which format, on which engine and with what context; its speed for one user, or
-    under load with --users or --rate; what limits it, the next best change, the cost, and the command that starts it.
+    under load with --users, --rate or --sessions; what limits it, the next best change, the cost, and what starts it.
     What is not said is chosen. `roofline MODEL HW` is the same.
     """
     from roofline.core.errors import UnknownNameError
     from roofline.reports.documents.answer import answer_document, verdict_blocks
+    from roofline.reports.documents.sentences import WIDTH
     from roofline.reports.output.terminal import terminal
     from roofline.scenario.options import read_options
     from roofline.specs.names import taken
@@ -82,22 +89,51 @@ def answer(
     load = {"concurrency": concurrency, "rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
     load["disaggregation"] = disaggregation
 
-    def found(name: str | None, device: str | None) -> Verdict:
-        return find(**read_options({**options, "model": name, "hw": device or options.get("hw")}), **load)
+    of_sessions = {"sessions": sessions, "profile": profile, "tiers": tiers}
 
+    def found(name: str | None, device: str | None) -> dict[str, Any]:
+        asked = read_options({**options, "model": name, "hw": device or options.get("hw")})
+        if any(value is not None for value in of_sessions.values()):
+            return _of_sessions(asked, {**load, **of_sessions})
+        return answer_document(find(**asked, **load), width=WIDTH if shown is None else shown.width)
+
+    shown = terminal() if format is AnswerFormat.TABLE and output is None else None
     try:
-        answered = found(model, " ".join(hardware or ()) or None)
+        document = found(model, " ".join(hardware or ()) or None)
     except UnknownNameError:
         meant = _meant(words)
         if meant is None or meant == (model, " ".join(hardware or ())):
             raise
-        answered = found(*meant)
+        document = found(*meant)
         say(f"roofline: read as {' on '.join(meant)}", err=True)
-    shown = terminal() if format is AnswerFormat.TABLE and output is None else None
-    document = answer_document(answered) if shown is None else answer_document(answered, width=shown.width)
     print_document(document, list(verdict_blocks(document)), format, output)
     for sentence in (*document["without_effect"], *taken(ambiguous=True)):  # of others the answer says what was read
         say(f"roofline: {sentence}", err=True)
+
+
+def _of_sessions(options: dict[str, Any], load: dict[str, Any]) -> dict[str, Any]:
+    """The document of an answer to sessions: that of the page, with the speed and the next best change in its lines.
+
+    Raises RooflineError.
+    """
+    from roofline.core.units import count_text, seconds
+    from roofline.reports.view.documents import better, verdict
+    from roofline.reports.view.questions import Question
+    from roofline.reports.view.setups import Specs, opening
+
+    question = Question(setups=[opening(options, load)])
+    with closing(Specs()) as specs:
+        found, change = verdict(question, specs), better(question, specs)
+    if "unanswered" in found:
+        raise RooflineError(found["unanswered"])
+    if "sessions" not in found:  # it does not fit
+        return found
+    times = ", ".join(f"{name.upper()} {seconds(found[f'{name}_s']['p95']['mid'], 2)}" for name in ("ttft", "tpot"))
+    user = count_text(found["decode_tokens_per_s_per_user"]["mid"])
+    speed = f"Speed: {count_text(found['output_tokens_per_s'])} tokens/s, {user} a user; p95 {times}"
+    headline, cache, chosen, *rest = found["lines"]
+    told = [f"Better: {change['text']}"] if change.get("text") else []
+    return {**found, "lines": [headline, cache, chosen, speed, *rest[:-2], *told, *rest[-2:]]}
 
 
 def _check_one(words: Sequence[str]) -> None:

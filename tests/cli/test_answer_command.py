@@ -130,3 +130,13 @@ def test_a_family_of_instances_names_its_types(run: Run) -> None:
 def test_a_rate_has_a_unit_of_time(run: Run, rate: str, same: str) -> None:
     words = ("llama-3.1-8b", "l40s", "--format", "json", "--rate")
     assert run(*words, rate) == run(*words, same)
+
+
+def test_sessions_are_answered_with_what_serves_them(run: Run) -> None:
+    words = ("qwen3-32b", "2xh100-sxm", "--sessions", "8", "--profile", "chat")
+    status, out, err = run(*words)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert "8 sessions of chat" in lines[0]
+    assert {"Cache", "Chosen", "Speed", "Limited by", "Cost", "Run it"} <= {line.partition(":")[0] for line in lines}
+    assert "how many" in run("qwen3-32b", "2xh100-sxm", "--profile", "chat")[2]

@@ -159,7 +159,7 @@ def test_options_of_drafts_are_a_technique(run: Run, model: str, words: str, tec
         ("--max-concurrency 4", "analyze does not take --max-concurrency (--concurrency)"),
         ("--rate 4", "analyze does not take --rate;"),
         ("-ctk q8_0 -ctv q8_0", "no such option: -ctv; keys and values have one format here: --kv"),
-        ("--gpus 2", "no such option: --gpus; tp is the number of devices"),
+        ("--gpus 2", "no such option: --gpus; --tp is the number of devices"),
         ("--speculative-config {}", "unknown speculative method"),
         ("--speculative-config [", "--speculative-config takes a JSON object"),
         ("--speculative-num-steps 3", "--speculative-num-steps needs --speculative-algorithm"),
@@ -199,7 +199,7 @@ def test_engines_flags_are_read_as_engines_write_them(run: Run) -> None:
             "answer llama-3.1-8b 4090 --quant 4bit",
             "of 4 bits are awq or gptq (GPUs), nf4, q4_k_m (llama.cpp)",
         ),
-        ("answer llama-3.1-8b 4090 --user 4", "did you mean --users, --fuse"),
+        ("answer llama-3.1-8b 4090 --user 4", "did you mean --users"),
         ("sweep nope.yaml", "'nope.yaml': cannot be read"),
     ],
 )
