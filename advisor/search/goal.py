@@ -119,7 +119,8 @@ def _deployed(analysis: Analysis, demand: Demand) -> tuple[Deployment, Load]:
         if demand.lengths is not None:
             scenario = scenario.without("prompt", "generate")  # the means, which its static batch has
         rate = None if demand.concurrency is not None else demand.rate or 1.0
-        load = Load(*(demand.lengths or (None, None)), demand.concurrency, rate).of(scenario)
+        prompt, generate = demand.lengths or (None, None)
+        load = Load(prompt=prompt, generate=generate, concurrency=demand.concurrency, rate=rate).of(scenario)
         known[demand] = deployment_of(scenario, load), load
     return known[demand]
 
