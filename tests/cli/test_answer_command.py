@@ -126,7 +126,7 @@ def test_a_family_of_instances_names_its_types(run: Run) -> None:
     assert "p5.48xlarge" in err
 
 
-@pytest.mark.parametrize(("rate", "same"), [("600/min", "10"), ("864000/day", "10")])
+@pytest.mark.parametrize(("rate", "same"), [("600/min", "10"), ("864000/Day", "10"), ("10 / s", "10")])
 def test_a_rate_has_a_unit_of_time(run: Run, rate: str, same: str) -> None:
     words = ("llama-3.1-8b", "l40s", "--format", "json", "--rate")
     assert run(*words, rate) == run(*words, same)
