@@ -117,7 +117,8 @@ def _deployed(analysis: Analysis, demand: Demand) -> tuple[Deployment, Load]:
         if demand.lengths is not None:
             scenario = scenario.without("prompt", "generate")  # the means, which its static batch has
         rate = None if demand.concurrency is not None else demand.rate or 1.0
-        load = Load(*(demand.lengths or (None, None)), demand.concurrency, rate).of(scenario)
+        prompt, output = demand.lengths or (None, None)
+        load = Load(prompt, output, demand.concurrency, rate).of(scenario)
         known[demand] = deployment_of(scenario, load), load
     return known[demand]
 
