@@ -243,16 +243,16 @@ class Theory:
             pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5) + (0 if self.tandem else begin)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
-            # The prompts' server gives no more than its time.
-            asked = sessions / cycle / self.main
-            new_rate = min(asked, 0.98 / served.mean())
+            # The prompts' server gives no more than its time, between the rounds neither.
+            asked, most = sessions / cycle / self.main, 0.98 / float(served.mean())
+            new_rate, rate = min(asked, most), min(rate, most)
             use = load_wait + work + (0.0 if self.tandem else decode)
             own, groups = float(((turns.left + self.store.own) * use).mean()), self.work.groups
             once = self.work.shared * -groups * math.expm1(-new_rate * float(use.mean()) / groups)
             held = new_rate * own + once
             slots = new_rate * use.mean()
-            most = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.most / slots)
-            new_rate *= min(most, 1.0)
+            room = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.most / slots)
+            new_rate *= min(room, 1.0)
             capped = new_rate < 0.999 * sessions / cycle / self.main
             rate = rate + weight * (new_rate - rate) if rate else new_rate
             busy = rate * served.mean()
