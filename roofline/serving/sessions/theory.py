@@ -104,12 +104,7 @@ class Load:
 
 
 class Spent(NamedTuple):
-    """What the prompts of turns take of the steps of their rank.
-
-    `work` are the seconds that each adds to them (turns), and `steps` the mean number of a prompt's; `step` are the
-    seconds of one without prompts, `beside` those of the tokens that decode in a prompt's steps. `batches` are the
-    prompts of steps.
-    """
+    """Seconds that prompts add to steps, the number of these, and seconds of decode in one and in all."""
 
     work: Array
     steps: float
@@ -341,10 +336,7 @@ class Theory:
         return _clipped(size, mean, deviation, own)
 
     def _spent(self, computed: Array, base: Array, load: Load, sessions: float) -> Spent:
-        """What so many computed tokens of each turn take of steps, after those that are cached.
-
-        Experts have the tokens of all ranks: beside one with a prompt the others have those that come in a step.
-        """
+        """What the computed tokens of turns take of their rank's steps, after those that are cached."""
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
         # A sequence has those of the other sessions beside it (arrival theorem).
         others = 1 - 1 / max(sessions, 1.0)
@@ -356,6 +348,7 @@ class Theory:
         context = float((self.turns.prompt + self.turns.output / 2).mean())
         step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number)))
         still, beside = (0.0, 0.0) if self.alone or tandem is not None else (step, batch)
+        # Experts have the tokens of all ranks: beside one with a prompt the others have those that come in a step.
         around = 0.0 if tandem is not None else number * steps.decode_tokens
         around += (ranks - 1) / ranks * rate * load.batches.each * float(computed.mean())
 
