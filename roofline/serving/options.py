@@ -87,18 +87,20 @@ SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "h
 
 def per_second(text: str) -> str:
     """A rate in requests/s as a text without its unit, of one such as 4/s, 600/min or 20000/day; others as they are."""
-    amount, slash, unit = text.strip().partition("/")
-    if not slash or unit not in SECONDS:
+    amount, _, unit = text.partition("/")
+    seconds = SECONDS.get(unit.strip().lower())
+    if seconds is None:
         return text
     try:
-        return amount if SECONDS[unit] == 1 else repr(float(amount) / SECONDS[unit])
+        return amount if seconds == 1 else repr(float(amount) / seconds)
     except ValueError:
         return text
 
 
 def load_values(option: Option, text: str) -> list[int] | list[float]:
     """The values of an option of a load: 1,8,64 or 1:256:log9, or 4/s or 600/min of a rate. Raises RooflineError."""
-    found = [value for part in text.split(",") for value in numbers(option, per_second(part).strip())]
+    read = per_second if option.unit.endswith("/s") else str
+    found = [value for part in text.split(",") for value in numbers(option, read(part).strip())]
     if len(found) != len(set(found)):
         raise RooflineError(f"{option.name} has a value twice in {quote(text)}", options=[option.name])
     return found
