@@ -11,7 +11,17 @@ from roofline.core.units import count_text
 from roofline.launch.repository import name_of
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.documents.odds import odds_document
-from roofline.reports.documents.sentences import LAYOUTS, RUN, WIDTH, Brief, Sentences, devices_text, inverse, size
+from roofline.reports.documents.sentences import (
+    LAYOUTS,
+    RUN,
+    WIDTH,
+    Brief,
+    Sentences,
+    devices_text,
+    inverse,
+    run_text,
+    size,
+)
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
 from roofline.scenario.analysis import analyze, longest_context
@@ -137,7 +147,7 @@ def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
     kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
     lines += [f"It fits, the fastest first, with{' tokens/s of all' * verdict.loaded}"]
     lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
-    return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
+    return [*lines, run_text(run_command(started.scenario, longest_context(started.scenario, 1)), started.scenario)]
 
 
 def fit_text(asked: Scenario, fit: Fit) -> str:

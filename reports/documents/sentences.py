@@ -271,7 +271,9 @@ class Sentences(Struct, frozen=True):
         targets = dict(zip(told, verdict.targets, strict=True))
         brief = "tpot" not in verdict.missed and self.brief >= Brief.TERSE
         shown = ["ttft"] if brief or math.isnan(told["tpot"]) else [*told]
-        return ", ".join(f"{name.upper()} {seconds(told[name], 2)} of {target_text(targets[name])}" for name in shown)
+        return ", ".join(
+            f"{name.upper()} {_beside(told[name], targets[name])} of {target_text(targets[name])}" for name in shown
+        )
 
     def _between(self, rate: Estimate) -> str:
         """The interval of a rate; where it is to be terse, with two digits."""
@@ -354,21 +356,22 @@ class Sentences(Struct, frozen=True):
     def run(self) -> str:
         """The command that starts it, or why there is none."""
         verdict = self.verdict
-        return f"No command: {verdict.refused}" if verdict.refused else f"{RUN}{verdict.command}{self._needed}"
+        return f"No command: {verdict.refused}" if verdict.refused else f"{run_text(verdict.command, self.scenario)}"
 
-    @property
-    def _needed(self) -> str:
-        """What the command needs as a comment: a checkpoint, a device's plugin, or to run the repository's code."""
-        command, name = self.verdict.command, self.scenario.profile.name
-        if "  # " in command:
-            return ""
-        if f" {PLACEHOLDER} " in f"{command} ":
-            return f"  # {PLACEHOLDER}: a checkpoint in {self.scenario.precision.weights.name}"
-        if name in SERVERS and (plugin := server_of(name).plugin(self.scenario.hardware)):
-            return f"  # with the plugin {plugin}"
-        needs = needs_of(repository_of(self.scenario))
-        runs_code = needs is not None and needs.tokenizer and command.startswith(REMOTE)
-        return "  # add --trust-remote-code: its tokenizer is code" if runs_code else ""
+
+def run_text(command: str, scenario: Scenario) -> str:
+    """A command, with what it needs as a comment: a checkpoint, a device's plugin, or to run the repository's code."""
+    name, needs = scenario.profile.name, needs_of(repository_of(scenario))
+    needed = ""
+    if "  # " in command:
+        pass
+    elif f" {PLACEHOLDER} " in f"{command} ":
+        needed = f"  # {PLACEHOLDER}: a checkpoint in {scenario.precision.weights.name}"
+    elif name in SERVERS and (plugin := server_of(name).plugin(scenario.hardware)):
+        needed = f"  # with the plugin {plugin}"
+    elif needs is not None and needs.tokenizer and command.startswith(REMOTE):
+        needed = "  # add --trust-remote-code: its tokenizer is code"
+    return f"{RUN}{command}{needed}"
 
 
 def change_text(verdict: Verdict, change: Change, brief: Brief = Brief.FULL) -> str:
@@ -377,6 +380,12 @@ def change_text(verdict: Verdict, change: Change, brief: Brief = Brief.FULL) -> 
     gained = f"{change.gain:.2g} times {'faster' if brief or shorter else 'the tokens/s'}"
     found = gained if verdict.met else "meets the target" if change.meets else f"{gained}, still too slow"
     return f"{change.option}, {found}; {change.gives_up}"
+
+
+def _beside(found: float, target: float) -> str:
+    """A duration beside its target: with two digits, or as many as tell them apart."""
+    apart = (digits for digits in (2, 3, 4) if seconds(found, digits) != seconds(target, digits))
+    return seconds(found, next(apart, 2))
 
 
 def _not_known(engine: str, missing: tuple[Lack, ...]) -> str:

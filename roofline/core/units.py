@@ -139,8 +139,8 @@ def count_text(value: float) -> str:
 
 
 def rate_text(value: float) -> str:
-    """A rate of requests as somebody gave it: 1 request/s, 0.5 requests/s."""
-    return f"{value:g} request{'s' * (value != 1)}/s"
+    """A rate of requests, with four digits: 1 request/s, 0.5 requests/s, 1.157 requests/s of 100,000 a day."""
+    return f"{value:,.0f} requests/s" if value >= 1000 else f"{value:.4g} request{'s' * (value != 1)}/s"
 
 
 def amount(value: float, unit: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roofline.core.errors import RooflineError
-from roofline.launch.command import Command
+from roofline.launch.command import Command, needs_of
 from roofline.launch.forecast import Bench
 from roofline.scenario.scenario import Scenario
 from roofline.specs.images import default_size, parse_image_size
@@ -13,6 +13,10 @@ from roofline.whatif.command_line import command_words
 
 RESULT = "measured.json"
 """The file that a benchmark writes."""
+
+EMBEDDED = ("openai-embeddings", "/v1/embeddings", "random")
+RERANKED = ("vllm-rerank", "/v1/rerank", "random-rerank")
+"""Backend, path and data set of vLLM's benchmark for sequences that are embedded, and that are scored."""
 
 MOVED = "0.5.23"
 """The version whose sglang.bench_serving says that it is sglang.benchmark.serving now."""
@@ -46,8 +50,10 @@ def _vllm(bench: Bench, cached: int, model: str, port: int, scenario: Scenario) 
     sent: list[object] = ["--num-prompts", bench.requests, *_arrivals(bench)]
     saved: list[object] = ["--save-result", "--result-filename", RESULT]
     if scenario.model.task == "encode":
-        words += ["--backend", "openai-embeddings", "--endpoint", "/v1/embeddings"]
-        return [*words, "--dataset-name", "random", "--random-input-len", bench.prompt, *sent, *saved]
+        scored = (needs := needs_of(model)) is not None and needs.scores
+        backend, path, data_set = RERANKED if scored else EMBEDDED
+        words += ["--backend", backend, "--endpoint", path, "--dataset-name", data_set]
+        return [*words, "--random-input-len", bench.prompt, *sent, *saved]
     if (
         scenario.model.tower is not None
         and scenario.model.tower_kind == "encoder"

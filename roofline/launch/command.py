@@ -200,6 +200,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
     remote_code: bool = False
     tokenizer: bool = False
     loads: bool = True
+    scores: bool = False
 
 
 @cache

@@ -159,7 +159,7 @@ def _composed(place: Place) -> Document:
         "command": list(map(_no_variables, command.words[1:])),
         "ports": [f"{place.port}:{place.port}"],
         "ipc": "host",
-        "volumes": ["${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"],
+        "volumes": [place.server.store],
         "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **command.variables},
     }
     if place.folder:

@@ -7,6 +7,7 @@ scenario.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -85,14 +86,15 @@ SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "h
 """The seconds of the units of time of a rate."""
 
 
+_RATE = re.compile(r"(\S+?)\s*(?:rps|qps|(?:req|requests?)?\s*(?:/|\bper\b)\s*(\w+))")
+
+
 def per_second(text: str) -> str:
-    """A rate in requests/s as a text without its unit, of one such as 4/s, 600/min or 20000/day; others as they are."""
-    amount, _, unit = text.partition("/")
-    seconds = SECONDS.get(unit.strip().lower())
-    if seconds is None:
+    """A rate in requests/s as a text without its unit, of such as 4/s, 5rps or 20000 per day; others as they are."""
+    if (match := _RATE.fullmatch(text.strip().lower())) is None or (match[2] or "s") not in SECONDS:
         return text
     try:
-        return amount if seconds == 1 else repr(float(amount) / seconds)
+        return match[1] if (seconds := SECONDS[match[2] or "s"]) == 1 else repr(float(match[1]) / seconds)
     except ValueError:
         return text
 

@@ -50,7 +50,8 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     those of its devices, () for any; `program` is the command's path in a container where that does not search for it.
     An engine that `allots` has the KV cache of all slots from its start. `file` is what a GGUF file has to be.
     `plugins` are the packages by family of devices without which the engine does not run on them. Settings in `totals`
-    are those of all data-parallel ranks of attention together.
+    are those of all data-parallel ranks of attention together. `store` is the folder of the host that holds
+    what it fetches, and that folder in its container.
     """
 
     title: str
@@ -69,6 +70,7 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     program: str = ""
     allots: bool = False
     file: str = ""
+    store: str = "${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"
     plugins: Mapping[str, str] = {}
     totals: tuple[str, ...] = ()
 

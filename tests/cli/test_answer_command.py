@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -126,10 +127,22 @@ def test_a_family_of_instances_names_its_types(run: Run) -> None:
     assert "p5.48xlarge" in err
 
 
-@pytest.mark.parametrize(("rate", "same"), [("600/min", "10"), ("864000/Day", "10"), ("10 / s", "10")])
-def test_a_rate_has_a_unit_of_time(run: Run, rate: str, same: str) -> None:
+@pytest.mark.parametrize("rate", ["600/min", "864000/Day", "10 / s", "10rps", "36000 requests per hour"])
+def test_a_rate_has_a_unit_of_time(run: Run, rate: str) -> None:
     words = ("llama-3.1-8b", "l40s", "--format", "json", "--rate")
-    assert run(*words, rate) == run(*words, same)
+    assert run(*words, rate) == run(*words, "10")
+
+
+def test_a_figure_beyond_its_target_is_told_apart_from_it(run: Run) -> None:
+    """Two digits make 102 ms one with its target of 100 ms."""
+    _, out, _ = run("qwen3-32b", "2xl40s", "--users", "50")
+    late, target = re.search(r"TPOT\s+(\S+)\s+ms of\s+(\S+)\s+ms", out).groups()  # type: ignore[union-attr]
+    assert float(late) > float(target)
+
+
+def test_the_command_with_which_a_model_fits_names_the_plugin_of_the_devices(run: Run) -> None:
+    _, out, _ = run("llama-3.3-70b", "inferentia-2")
+    assert "vllm-neuron" in out.partition("Run it:")[2]
 
 
 def test_sessions_are_answered_with_what_serves_them(run: Run) -> None:

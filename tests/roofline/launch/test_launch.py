@@ -178,6 +178,13 @@ RECIPES = (
         "VLLM_ROCM_USE_AITER=1 VLLM_ROCM_USE_AITER_MHA=0 VLLM_USE_BREAKABLE_CUDAGRAPH=0 vllm serve MiniMaxAI/MiniMax-M3"
         " --tensor-parallel-size 8 --block-size 128 --attention-backend TRITON_ATTN",
     ),
+    (
+        "Qwen/Qwen3-Reranker-8B",  # examples/offline_inference/qwen3_reranker.py of vllm-project/vllm
+        {"hw": "l40s"},
+        "vllm serve Qwen/Qwen3-Reranker-8B --runner pooling --hf-overrides {"
+        '"architectures":["Qwen3ForSequenceClassification"],"classifier_from_token":["no","yes"],'
+        '"is_original_qwen3_reranker":true}',
+    ),
 )
 """Models, deployments, and vLLM's commands for them (vllm-project/recipes, models/, 2026)."""
 
@@ -186,6 +193,19 @@ RECIPES = (
 def test_the_recipes_of_vllm_are_contained(model: str, options: dict[str, object], recipe: str) -> None:
     bundle = launch(Scenario(model, **options), trust_remote_code="--trust" in recipe)  # type: ignore[arg-type]
     assert set(recipe.split()) <= set(shlex.split(bundle.command))
+
+
+@pytest.mark.parametrize(
+    ("model", "endpoint"),
+    [
+        ("Qwen/Qwen3-Embedding-8B", "/v1/embeddings"),
+        ("Qwen/Qwen3-Reranker-8B", "/v1/rerank"),
+        ("BAAI/bge-reranker-v2-m3", "/v1/rerank"),
+    ],
+)
+def test_the_benchmark_of_a_reranker_asks_for_scores(model: str, endpoint: str) -> None:
+    """A server of a classifier has no embeddings."""
+    assert f"--endpoint {endpoint}" in launch(Scenario(model, "l40s")).files["benchmark.sh"]
 
 
 def test_the_short_command_has_what_a_model_does_not_start_right_without() -> None:

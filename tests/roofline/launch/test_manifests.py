@@ -50,6 +50,14 @@ def test_kubernetes(engine: str) -> None:
     assert service["spec"]["ports"][0]["targetPort"] == container["ports"][0]["containerPort"]
 
 
+@pytest.mark.parametrize(("engine", "folder"), [("vllm", "/root/.cache/huggingface"), ("ollama", "/root/.ollama")])
+def test_a_container_keeps_what_its_engine_fetches(engine: str, folder: str) -> None:
+    """Ollama's documentation of its container has a volume at /root/.ollama, where it stores models."""
+    (found,) = documents(Scenario("llama-3.1-8b", "h100-sxm", engine=engine), "compose")
+    (service,) = found["services"].values()
+    assert [volume.rpartition(":")[2] for volume in service["volumes"]] == [folder]
+
+
 def test_several_nodes_are_a_leader_worker_set() -> None:
     """LeaderWorkerSet v1 (kubernetes-sigs/lws): its pods are Kubernetes' own, checked as those of Deployments."""
     found = documents(Scenario("deepseek-r1", "h100-sxm", tp=16, enable_expert_parallel=True), "kubernetes")
