@@ -237,6 +237,11 @@ def test_a_budget_of_all_devices_pays_for_them(run) -> None:
     assert "fastest: 3 x rtx-4090" in run(*asked)[1]
 
 
+def test_a_budget_needs_prices(run) -> None:
+    status, _, err = run("size", "llama-3.1-8b", "--rate", 1, "--hw", "m4-max", "--budget", "10/h")
+    assert (status, "(--price)" in err) == (2, True)
+
+
 @pytest.mark.parametrize("budget", ["0", "-5", "12,50/h", "20/year"])
 def test_a_budget_that_is_none_is_refused(run, budget: str) -> None:
     """A decimal comma is not one of thousands, and nothing is not no limit."""

@@ -706,3 +706,10 @@ def test_a_layout_that_was_asked_for_is_compared_with_the_others() -> None:
     gain = best.outcome.output_tokens_per_second / asked.outcome.output_tokens_per_second
     (change,) = asked._layouts()
     assert change.gain == pytest.approx(gain, rel=0.01)
+
+
+def test_a_layout_is_not_compared_with_itself() -> None:
+    """Four ranks cut blocks of FP8, so that four devices are two stages in this format without being asked for."""
+    plan = answer("step-3.5-flash", "4xh100-sxm").plan
+    assert plan.scenario.settings.parallel.pipeline == 2
+    assert plan.rival is None or plan.rival[0].settings.parallel != plan.scenario.settings.parallel
