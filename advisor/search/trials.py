@@ -118,8 +118,8 @@ class Trial:
         except RooflineError:
             return math.inf
 
-    def is_beyond(self, others: Iterable[Trial]) -> bool:
-        """Whether another one within all limits is surely better, with as little memory."""
+    def is_beaten(self, others: Iterable[Trial]) -> bool:
+        """Whether one of the others, within all limits and with as little memory, is surely better."""
         most, memory = self.ceiling, float(self.figure("memory"))
         return math.isfinite(most) and any(
             float(other.value) > most and float(other.figure("memory")) <= memory and not other.missed
@@ -213,11 +213,11 @@ class Trials:
     def fitting(self, moves: Moves, beside: Collection[Trial] = ()) -> Trial | None:
         """The trial of a combination, without times if it does not fit in memory; None if it cannot be simulated.
 
-        None also if one of those `beside` it makes it needless (`is_beyond`).
+        None also if one of those `beside` it surely beats it (`is_beaten`).
         """
         try:
             trial = self._placed(moves)
-            if beside and "value" not in vars(trial) and trial.is_beyond(beside):
+            if beside and "value" not in vars(trial) and trial.is_beaten(beside):
                 return None
             return trial if moves and not trial.fits.any() else self._of(moves)
         except RooflineError:

@@ -108,7 +108,8 @@ class Bounds(Struct, frozen=True, dict=True):
     def closed(self, users: float) -> float:
         """An upper bound of the requests/s of a closed loop: C = L (TTFT + G TPOT), of which TPOT rises with L."""
         spent, some = self.ttft + self.service.steps * float(self.step[0]) / self.accepted, 1 - 1 / max(users, 1)
-        for _ in range(4 if self.service.answers.varies else 0):  # every other rate is above the limit
+        # Each round turns a bound from above into one from below, and back: after an even number it is from above.
+        for _ in range(4 if self.service.answers.varies else 0):
             spent = self.ttft + self.service.steps * self.tpot(users / spent * some)
         return users / spent
 

@@ -84,7 +84,7 @@ class Search:
         budget: float = math.inf,
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
-        self.budget = budget
+        self.budget = budget * (1 + 1e-9)  # which is met by devices whose prices add up to it but for their rounding
         self._attempts: dict[tuple[int, float], Iterator[Attempt]] = {}
         self._tried: dict[tuple[int, float], Attempt | None] = {}
         self._bounded: dict[tuple[int, str | float, float, int], Figures | None] = {}

@@ -258,7 +258,7 @@ def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Curve:
     they vary between that and at random, as sequences end: in the event simulation the rank with the most has the mean
     of both.
     """
-    random, tokens = np.random.default_rng(0), geometric(16, most, 1.4)
+    random, tokens = np.random.default_rng(0), geometric(16, most, 1.4)  # close enough to interpolate between
     count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 16)))
     sums = np.zeros((2, tokens.size))
     for number in count.astype(int):
