@@ -113,6 +113,7 @@ def test_the_repository_of_a_name(name: str, repository: str) -> None:
         ("llama-3.1-8b", "gb200", {"tp": 4}, 1),
         ("llama-3.1-405b", "h100-sxm", {"tp": 4, "pp": 3}, 3),  # four ranks of a stage on each: 6 + 6 would cut one
         ("llama-3.1-405b", "h100-sxm", {"tp": 8, "pp": 2}, 2),
+        ("kimi-k3", "gb200", {"tp": 6, "pp": 2}, 3),  # trays of 4: six replicas of four trays are more than a rack has
     ],
 )
 def test_ranks_of_a_layer_share_a_machine(model: str, hardware: str, degrees: dict[str, int], nodes: int) -> None:
