@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, product
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -124,9 +123,6 @@ MIN_GAIN = 1.005
 """Smallest gain of a move that counts as an improvement."""
 
 
-NO_TRIALS: Mapping[Moves, Trial] = MappingProxyType({})
-
-
 class Searched(Struct, frozen=True):
     """The simulated outcomes of a search, and why it stopped."""
 
@@ -191,7 +187,7 @@ class _History(Struct, frozen=True):
         slots = _slots(offered)
         if prod(len(members) + 1 for members in slots.values()) <= self.exhaustive:
             every = product(*([None, *members] for members in slots.values()))
-            seen |= _simulated(self.trials, (frozenset(filter(None, chosen)) for chosen in every), quality)
+            seen |= _simulated(self.trials, (frozenset(filter(None, chosen)) for chosen in every), quality, seen)
             stopped = "every combination was simulated"
         else:
             stopped = _local_search(self.trials, offered, self.depth, quality, seen, fewer)
@@ -208,7 +204,7 @@ def within_budget(trials: Trials, move: Move, quality: Quality) -> bool:
 
 
 def _simulated(
-    trials: Trials, combinations: Iterable[Moves], quality: Quality, seen: Mapping[Moves, Trial] = NO_TRIALS
+    trials: Trials, combinations: Iterable[Moves], quality: Quality, seen: Mapping[Moves, Trial]
 ) -> dict[Moves, Trial]:
     """The trials of the feasible combinations within the budget; see `Trials.fitting`.
 

@@ -224,23 +224,28 @@ def _bytes(memory: float | str | None) -> float | None:
     return found
 
 
-_BUDGET = re.compile(r"\$? *([\d.,]+) *(?:usd)? *(?:/ *(h|hr|hour|day|mo|month))? *(?:usd)?", re.IGNORECASE)
-_HOURS = {"d": 24.0, "m": MONTH}
+_BUDGET = re.compile(
+    r"(?:\$|usd)? *(?P<amount>.*?) *(?:usd)? *(?:/ *(?P<unit>h|hr|hour|d|day|mo|month))? *(?:usd)?", re.IGNORECASE
+)
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_HOURS = {"h": 1.0, "d": 24.0, "m": MONTH}
 """Hours of what a budget is for, by its first letter."""
 
 
 def usd_per_hour(budget: float | str | None) -> float | None:
     """A budget in USD/h, of a number or of a text such as 20/h or 9000/month. Raises RooflineError."""
     given = _BUDGET.fullmatch(budget.strip()) if isinstance(budget, str) else None
-    amount = budget if given is None else given[1].replace(",", "")
+    amount = budget if given is None else _THOUSANDS.sub("", given["amount"])
     try:
         found: float | None = read_value("budget", Kind.NUMBER, amount)
     except RooflineError:
+        found = math.nan
+    if found is not None and not found > 0:
         raise RooflineError(
-            f"a budget is in USD/h or a month, such as 20/h or 9000/month, got {quote(budget)}", options=["budget"]
-        ) from None
-    hours = 1.0 if given is None else _HOURS.get((given[2] or "h")[0].lower(), 1.0)
-    return None if found is None else found / hours
+            f"a budget is in USD/h or a month and above 0, such as 20/h or 9000/month, got {quote(budget)}",
+            options=["budget"],
+        )
+    return None if found is None else found / _HOURS[((given and given["unit"]) or "h")[0].lower()]
 
 
 class Limits(Struct, frozen=True):

@@ -106,12 +106,9 @@ class Bounds(Struct, frozen=True, dict=True):
         return slots if ttft is None else min(slots, rate * service.steps * tpot) + rate * ttft
 
     def closed(self, users: float) -> float:
-        """An upper bound of the requests/s of a closed loop: C = L (TTFT + G TPOT), of which TPOT rises with L.
-
-        Every other one of the rates that follow from each other is above their limit.
-        """
+        """An upper bound of the requests/s of a closed loop: C = L (TTFT + G TPOT), of which TPOT rises with L."""
         spent, some = self.ttft + self.service.steps * float(self.step[0]) / self.accepted, 1 - 1 / max(users, 1)
-        for _ in range(4 if self.service.answers.varies else 0):
+        for _ in range(4 if self.service.answers.varies else 0):  # every other rate is above the limit
             spent = self.ttft + self.service.steps * self.tpot(users / spent * some)
         return users / spent
 

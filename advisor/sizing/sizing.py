@@ -265,7 +265,8 @@ def size(
     beyond = _beyond(model, service)
     if service.alone and isinstance(budget, str) and "/" in budget:
         raise RooflineError("for one user prices are those to buy: a budget in USD, such as 2000", options=["budget"])
-    afforded = usd_per_hour(budget) or math.inf
+    limit = usd_per_hour(budget)
+    afforded = math.inf if limit is None else limit
     search = Search(model, service, hardware, quality, prices, engine, at, progress, given, afforded)
     choices = tuple(islice(search.choices(), most))
     if not choices and math.isfinite(afforded):

@@ -32,6 +32,7 @@ from roofline.scenario.options import OPTIONS, STATIC, read_options
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import targets_of
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.serving.sessions.profiles import PROFILES
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import folders, spec_path
@@ -248,7 +249,8 @@ def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, st
         raise RooflineError(f"{names[0]} is of sessions: say how many with --sessions", options=names)
     if (profile := load.get("profile")) is not None and profile not in PROFILES:
         raise UnknownNameError("profile of sessions", profile, PROFILES)
-    batch = int(np.max(static.get("batch", 1))) if sessions is None else int(sessions)
+    own = int(np.max(static.get("batch", 1)))
+    batch = own if sessions is None else int(SESSION_OPTIONS["sessions"].number(sessions))
     if apart:  # the devices are divided among the replicas
         plan = answer(asked, users=None if rate else batch, rate=rate, disaggregation=apart, **targets).plan
     else:

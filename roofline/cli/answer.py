@@ -116,7 +116,9 @@ def _of_sessions(options: dict[str, Any], load: dict[str, Any]) -> dict[str, Any
 
     Raises RooflineError.
     """
+    from roofline.advisor.chosen import WEIGHT_OPTIONS
     from roofline.core.units import count_text, seconds
+    from roofline.reports.documents.sentences import RUN
     from roofline.reports.view.documents import better, verdict
     from roofline.reports.view.questions import Question
     from roofline.reports.view.setups import Specs, opening
@@ -132,8 +134,11 @@ def _of_sessions(options: dict[str, Any], load: dict[str, Any]) -> dict[str, Any
     user = count_text(found["decode_tokens_per_s_per_user"]["mid"])
     speed = f"Speed: {count_text(found['output_tokens_per_s'])} tokens/s, {user} a user; p95 {times}"
     headline, cache, chosen, *rest = found["lines"]
+    if not any(options.get(name) for name in WEIGHT_OPTIONS):  # a set-up states what was chosen as what was asked for
+        chosen = chosen.replace(" as asked", "", 1)
+    end = next((place for place, line in enumerate(rest) if line.startswith(("Cost: ", RUN))), len(rest))
     told = [f"Better: {change['text']}"] if change.get("text") else []
-    return {**found, "lines": [headline, cache, chosen, speed, *rest[:-2], *told, *rest[-2:]]}
+    return {**found, "lines": [headline, cache, chosen, speed, *rest[:end], *told, *rest[end:]]}
 
 
 def _check_one(words: Sequence[str]) -> None:

@@ -75,7 +75,8 @@ def launch(
         tiers=tiers,
         **load,
     )
-    for sentence in without_effect(analyze(of_means(chosen.scenario)), served=True):
+    unpriced = [] if scenario.price is None else ["--price has no effect: a launch tells no cost"]
+    for sentence in (*unpriced, *without_effect(analyze(of_means(chosen.scenario)), served=True)):
         say(f"roofline: {sentence}", err=True)
     if output is None or output.suffix:
         emit(found.text, output)

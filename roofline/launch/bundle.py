@@ -225,7 +225,7 @@ def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
         script += "trap 'kill 0' EXIT\n"  # which ends the servers with their router
         for port, only in zip(ports, plan.beside, strict=True):
             script += f"{plan.command(port=port, only=only).text} &\n"
-        script += f"nginx -c \"$PWD/{manifests.ROUTER_FILE}\" -g 'daemon off;'\n"
+        script += f'nginx -p "$(mktemp -d)" -c "$PWD/{manifests.ROUTER_FILE}" -g "daemon off;"\n'
         route = manifests.router(own, [f"127.0.0.1:{port}" for port in ports])
         return {"serve.sh": script, manifests.ROUTER_FILE: route, **_config(command)}
     else:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, alternatives
 from roofline.launch.command import CONFIG_FILE, Command
 from roofline.launch.settings import GIB
 from roofline.specs.hardware import Hardware
@@ -112,19 +112,25 @@ ROUTER_IMAGE = "nginx:stable"
 def router(port: int, addresses: Sequence[str]) -> str:
     """The settings of nginx that sends each request to the server with the fewest (ngx_http_upstream_module).
 
-    Answers are streamed as they come, prompts may be long, and a request may wait for an hour.
+    Answers are streamed as they come, prompts may be long, and a request may wait for an hour. What nginx writes is
+    below its prefix, since packages keep it in folders of root's (nginx.org/en/docs, ngx_core_module).
     """
     servers = "".join(f"    server {address};\n" for address in addresses)
     upstream = f"  upstream servers {{\n    least_conn;\n{servers}  }}\n"
     passed = "proxy_pass http://servers; proxy_buffering off; proxy_read_timeout 1h; client_max_body_size 64m;"
     own = f"  server {{\n    listen {port};\n    location / {{ {passed} }}\n  }}\n"
-    return f"events {{}}\nhttp {{\n{upstream}{own}}}\n"
+    folders = " ".join(f"{part}_temp_path {part};" for part in ("client_body", "proxy", "fastcgi", "scgi", "uwsgi"))
+    written = f"  access_log off; {folders}\n"
+    return f"error_log stderr; pid nginx.pid;\nevents {{}}\nhttp {{\n{written}{upstream}{own}}}\n"
 
 
 def compose(place: Place) -> Document:
     """A Docker Compose project of one service; of several servers one each on its own devices, behind a router."""
-    if place.nodes > 1 or (place.copies > 1 and not place.beside):
+    if place.nodes > 1:
         raise RooflineError("Docker Compose has one node: launch as kubernetes")
+    if place.copies > 1 and not place.beside:
+        among = f"share one machine, with devices of {alternatives([*VISIBLE])}"
+        raise RooflineError(f"the servers of a Docker Compose project {among}: launch one server, or as kubernetes")
     document = _composed(place)
     if not place.beside:
         return document

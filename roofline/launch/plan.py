@@ -110,7 +110,8 @@ class Plan(Struct, frozen=True, dict=True):
         """What the user has to replace, or to know."""
         server, needs = self.server, needs_of(repository_of(self.scenario))
         if self.copies > 1:
-            yield f"{self.copies} servers, each on its own devices, behind a router that the benchmark asks"
+            one_of = "" if self.beside else "One of "  # a script starts together those of one machine
+            yield f"{one_of}{self.copies} servers, each on its own devices, behind a router that the benchmark asks"
         if newer := server.newer(self.scenario.profile.version):
             yield newer
         if plugin := server.plugin(self.scenario.hardware):

@@ -117,11 +117,10 @@ def orbit_of(replica: Replica, load: Load, slots: float, users: int) -> Orbit:
 
 def _round(loop: Simulation, users: int) -> _Mark:
     """Follow a loop until so many more requests began."""
-    begun, least, event = len(loop.begun) + users, loop.waiting + users, loop.event
+    begun, least = len(loop.begun) + users, loop.waiting + users
     while len(loop.begun) < begun:
-        event()
-        if loop.waiting < least:
-            least = loop.waiting
+        loop.event()
+        least = min(least, loop.waiting)
     running, _, cached = loop.area
     return _Mark(loop.now, loop.prefill_time, running, cached, len(loop.begun), len(loop.done), least)
 

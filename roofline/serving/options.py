@@ -91,7 +91,7 @@ _RATE = re.compile(r"(\S+?)\s*(?:rps|qps|(?:req|requests?)?\s*(?:/|\bper\b)\s*(\
 
 def per_second(text: str) -> str:
     """A rate in requests/s as a text without its unit, of such as 4/s, 5rps or 20000 per day; others as they are."""
-    if (match := _RATE.fullmatch(text.strip())) is None or (match[2] or "s") not in SECONDS:
+    if (match := _RATE.fullmatch(text.strip().lower())) is None or (match[2] or "s") not in SECONDS:
         return text
     try:
         return match[1] if (seconds := SECONDS[match[2] or "s"]) == 1 else repr(float(match[1]) / seconds)
@@ -101,7 +101,8 @@ def per_second(text: str) -> str:
 
 def load_values(option: Option, text: str) -> list[int] | list[float]:
     """The values of an option of a load: 1,8,64 or 1:256:log9, or 4/s or 600/min of a rate. Raises RooflineError."""
-    found = [value for part in text.split(",") for value in numbers(option, per_second(part).strip())]
+    read = per_second if option.unit.endswith("/s") else str
+    found = [value for part in text.split(",") for value in numbers(option, read(part).strip())]
     if len(found) != len(set(found)):
         raise RooflineError(f"{option.name} has a value twice in {quote(text)}", options=[option.name])
     return found

@@ -128,11 +128,7 @@ class Simulation:
         policy, free = self.replica.scheduler, max(self.front_free, sequence.arrival)
         tokens = sequence.prompt + sequence.base
         self.front_free = free + policy.front(tokens)
-        ready = free + policy.received(tokens)
-        if self.coming and ready < self.coming[-1][0]:
-            insort(self.coming, (ready, sequence), key=itemgetter(0))
-        else:
-            self.coming.append((ready, sequence))
+        insort(self.coming, (free + policy.received(tokens), sequence), key=itemgetter(0))
 
     def _assign(self, sequence: Sequence) -> None:
         """The data-parallel rank with the fewest requests takes another one."""
@@ -250,11 +246,9 @@ class Simulation:
         """Seconds of a step: those of the data-parallel rank that takes longest, for which the others wait."""
         context = self._mean_context()
         if self.data == 1:
-            chunk = before_all = 0
-            for sequence, tokens in pieces:
-                chunk += tokens
-                before_all += tokens * (sequence.base + sequence.prompt - sequence.left)
-            return float(self._single(decoding, context, chunk, before_all / chunk, len(pieces)))
+            chunk = sum(tokens for _, tokens in pieces)
+            earlier = sum(tokens * (one.base + one.prompt - one.left) for one, tokens in pieces)
+            return float(self._single(decoding, context, chunk, earlier / chunk, len(pieces)))
         chunks, before, counts = ([0] * self.data for _ in range(3))
         for sequence, tokens in pieces:
             chunks[sequence.rank] += tokens

@@ -23,9 +23,6 @@ MOST = 4096
 LENGTHS = 24
 """Prompt lengths of a distribution."""
 
-TOKENS = 1.4
-"""Ratio of the tokens of prompts whose division over data-parallel ranks is drawn."""
-
 NOTHING = 1e-12
 """Seconds that stand for none, where times are divided."""
 
@@ -50,13 +47,12 @@ class Times(Struct, frozen=True, dict=True):
 
     `decode` is s(n). `added` gives the seconds that some tokens of prompts of all ranks add to a step of n sequences
     (where prompts go first, those of a step of their own), and `room` has the tokens of prompts that such a step takes.
-    Neither `added` nor `step` is interpolated: steps on both sides of the limit of CUDA graphs are apart.
-    `lengths` are tokens of prompts of equal weight, `steps` is G for `tokens` after the first, `lag` the steps that are
-    scheduled ahead.
-    `apart`: beside the prompts of a data-parallel rank the others decode, and it does not. `received`: prompts take no
-    time, since their KV cache comes from other devices. `step` gives the seconds of a step of n sequences, with the
-    tokens of prompts of the data-parallel rank with the most, and of all on average. At most `slots` sequences run. Of
-    a longer prompt alone a step takes `cut` tokens, where prompts that fit are taken whole.
+    Neither `added` nor `step` is interpolated: steps on both sides of the limit of CUDA graphs are apart. `lengths` are
+    tokens of prompts of equal weight, `steps` is G for `tokens` after the first, `lag` the steps that are scheduled
+    ahead. `apart`: beside the prompts of a data-parallel rank the others decode, and it does not. `received`: prompts
+    take no time, since their KV cache comes from other devices. `step` gives the seconds of a step of n sequences, with
+    the tokens of prompts of the data-parallel rank with the most, and of all on average. At most `slots` sequences run.
+    Of a longer prompt alone a step takes `cut` tokens, where prompts that fit are taken whole.
     """
 
     decode: Array
@@ -101,8 +97,8 @@ class Times(Struct, frozen=True, dict=True):
 
     def base_and_slope(self, number: Any) -> tuple[Array, Array]:
         """Seconds that a further prompt adds to a step with one (`slope`), and those that the first adds beyond it."""
-        slope = np.asarray(np.interp(number, self._rows, np.maximum(self._two - self._one, 0.0)))
-        return np.asarray(np.interp(number, self._rows, self._one)) - slope, slope
+        base, slope = (np.asarray(np.interp(number, self._rows, column)) for column in self._columns)
+        return base, slope
 
     def full(self, number: Any) -> Array:
         """Seconds that a prompt adds in full steps."""
@@ -148,12 +144,11 @@ class Times(Struct, frozen=True, dict=True):
         return self.added(self._rows, self.held(self._rows)) * self.mean / self.held(self._rows)
 
     @cached_property
-    def _one(self) -> Array:
-        return self._of(1.0)
-
-    @cached_property
-    def _two(self) -> Array:
-        return self._of(2.0)
+    def _columns(self) -> tuple[Array, Array]:
+        """Seconds of a prompt beyond those that a further one adds, and the latter."""
+        one = self._of(1.0)
+        slope = np.maximum(self._of(2.0) - one, 0.0)
+        return one - slope, slope
 
     def _of(self, prompts: float) -> Array:
         """Seconds that so many prompts add, in several steps where they do not fit in one."""
@@ -263,7 +258,7 @@ def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Curve:
     they vary between that and at random, as sequences end: in the event simulation the rank with the most has the mean
     of both.
     """
-    random, tokens = np.random.default_rng(0), geometric(16, most, TOKENS)
+    random, tokens = np.random.default_rng(0), geometric(16, most, 1.4)
     count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 16)))
     sums = np.zeros((2, tokens.size))
     for number in count.astype(int):

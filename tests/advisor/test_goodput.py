@@ -92,7 +92,7 @@ def test_commands_reproduce_the_goodput(run) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--concurrency", "8"], "is for the objective goodput (--objective)"),
+        (["--objective", "tpot", "--concurrency", "8"], "is for the objective goodput (--objective)"),
         (
             ["--objective", "goodput", "--concurrency", "8", "--rate", "2"],
             "give one of them (--concurrency, --rate)",

@@ -127,12 +127,10 @@ def test_a_family_of_instances_names_its_types(run: Run) -> None:
     assert "p5.48xlarge" in err
 
 
-@pytest.mark.parametrize(
-    ("rate", "same"), [("600/min", "10"), ("864000/day", "10"), ("10rps", "10"), ("36000 requests per hour", "10")]
-)
-def test_a_rate_has_a_unit_of_time(run: Run, rate: str, same: str) -> None:
+@pytest.mark.parametrize("rate", ["600/min", "864000/Day", "10 / s", "10rps", "36000 requests per hour"])
+def test_a_rate_has_a_unit_of_time(run: Run, rate: str) -> None:
     words = ("llama-3.1-8b", "l40s", "--format", "json", "--rate")
-    assert run(*words, rate) == run(*words, same)
+    assert run(*words, rate) == run(*words, "10")
 
 
 def test_a_figure_beyond_its_target_is_told_apart_from_it(run: Run) -> None:
@@ -155,3 +153,13 @@ def test_sessions_are_answered_with_what_serves_them(run: Run) -> None:
     assert "8 sessions of chat" in lines[0]
     assert {"Cache", "Chosen", "Speed", "Limited by", "Cost", "Run it"} <= {line.partition(":")[0] for line in lines}
     assert "how many" in run("qwen3-32b", "2xh100-sxm", "--profile", "chat")[2]
+
+
+def test_a_format_that_was_chosen_for_sessions_was_not_asked_for(run: Run) -> None:
+    words = ("llama-3.3-70b", "h100-sxm", "--profile", "chat")
+    chosen = run(*words, "--sessions", "4")[1]
+    assert "nvfp4" in chosen
+    assert "as asked" not in chosen
+    assert "as asked" in run(*words, "--sessions", "4", "--quant", "nvfp4")[1]
+    status, _, err = run(*words, "--sessions", "0")
+    assert (status, "sessions must be" in err) == (2, True)

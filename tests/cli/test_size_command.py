@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from roofline.advisor.search.goal import usd_per_hour
 from roofline.advisor.sizing import sizing
 
 ASKED = ("size", "llama-3.1-8b", "--rate", 5, "--prompt", 2000, "--generate", 300, "--ttft", "2s", "--tpot", "50ms")
@@ -226,3 +227,15 @@ def test_a_budget_limits_the_rent_of_all_devices(run) -> None:
     assert "3,000 USD/h" in out  # and not 3,000 USD to buy it
     status, _, err = run(*asked, "--budget", f"{0.9 * 730 * cheapest}/month")
     assert (status, "nothing within" in err) == (2, True)
+
+
+@pytest.mark.parametrize("budget", ["0", "-5", "12,50/h", "20/year"])
+def test_a_budget_that_is_none_is_refused(run, budget: str) -> None:
+    """A decimal comma is not one of thousands, and nothing is not no limit."""
+    status, _, err = run("size", "llama-3.1-8b", "--rate", 5, "--hw", "l4", f"--budget={budget}")
+    assert (status, "(--budget)" in err) == (2, True)
+
+
+@pytest.mark.parametrize("budget", ["$1,460/month", "USD 48/day", "2e0/h", "2"])
+def test_a_budget_has_a_currency_thousands_and_a_unit_of_time(budget: str) -> None:
+    assert usd_per_hour(budget) == pytest.approx(2)

@@ -330,3 +330,8 @@ def test_a_revision_that_is_not_known_is_said(run: Run) -> None:
     _, _, err = run("qwen3-8b-thinking", "h100-sxm")
     assert "thinking" in err
     assert run("qwen3-next-80b-a3b-thinking", "h100-sxm")[2] == ""
+
+
+def test_a_number_of_users_has_no_unit_of_time(run: Run) -> None:
+    status, _, err = run("serve", "llama-3.1-8b", "h100-sxm", "--concurrency", "600/min")
+    assert (status, "600/min" in err) == (2, True)

@@ -104,12 +104,7 @@ class Load:
 
 
 class Spent(NamedTuple):
-    """What the prompts of turns take of the steps of their rank.
-
-    `work` are the seconds that each adds to them (turns), and `steps` the mean number of a prompt's; `step` are the
-    seconds of one without prompts, `beside` those of the tokens that decode in a prompt's steps. `batches` are the
-    prompts of steps.
-    """
+    """Seconds that prompts add to steps, the number of these, and seconds of decode in one and in all."""
 
     work: Array
     steps: float
@@ -243,16 +238,16 @@ class Theory:
             pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5) + (0 if self.tandem else begin)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
-            # The prompts' server gives no more than its time.
-            asked = sessions / cycle / self.main
-            new_rate = min(asked, 0.98 / served.mean())
+            # The prompts' server gives no more than its time, between the rounds neither.
+            asked, most = sessions / cycle / self.main, 0.98 / float(served.mean())
+            new_rate, rate = min(asked, most), min(rate, most)
             use = load_wait + work + (0.0 if self.tandem else decode)
             own, groups = float(((turns.left + self.store.own) * use).mean()), self.work.groups
             once = self.work.shared * -groups * math.expm1(-new_rate * float(use.mean()) / groups)
             held = new_rate * own + once
             slots = new_rate * use.mean()
-            most = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.most / slots)
-            new_rate *= min(most, 1.0)
+            room = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.most / slots)
+            new_rate *= min(room, 1.0)
             capped = new_rate < 0.999 * sessions / cycle / self.main
             rate = rate + weight * (new_rate - rate) if rate else new_rate
             busy = rate * served.mean()
@@ -341,10 +336,7 @@ class Theory:
         return _clipped(size, mean, deviation, own)
 
     def _spent(self, computed: Array, base: Array, load: Load, sessions: float) -> Spent:
-        """What so many computed tokens of each turn take of steps, after those that are cached.
-
-        Experts have the tokens of all ranks: beside one with a prompt the others have those that come in a step.
-        """
+        """What the computed tokens of turns take of their rank's steps, after those that are cached."""
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
         # A sequence has those of the other sessions beside it (arrival theorem).
         others = 1 - 1 / max(sessions, 1.0)
@@ -356,6 +348,7 @@ class Theory:
         context = float((self.turns.prompt + self.turns.output / 2).mean())
         step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number)))
         still, beside = (0.0, 0.0) if self.alone or tandem is not None else (step, batch)
+        # Experts have the tokens of all ranks: beside one with a prompt the others have those that come in a step.
         around = 0.0 if tandem is not None else number * steps.decode_tokens
         around += (ranks - 1) / ranks * rate * load.batches.each * float(computed.mean())
 

@@ -25,8 +25,9 @@ MOST_ROWS = 8
 THREAD_BYTES = 8.0
 """Bytes of weights that a thread loads at a time (VDR_Q4_0_Q8_1_MMVQ and others, 2, in ggml-cuda/vecdotq.cuh)."""
 
-INSTRUCTIONS = 0.6
-"""Instructions of a weight and further vector: a load and a dp4a for four, scales."""
+INSTRUCTIONS = 10.0 / 16.0
+"""Instructions of a weight and further vector: a thread has four loads and four dp4a of the vector for 16 weights of
+Q4_0, the load of its scale and sum, and a conversion (vec_dot_q4_0_q8_1_impl in ggml-cuda/vecdotq.cuh)."""
 
 RESIDENT: Mapping[str, float] = {
     "volta": 2048,

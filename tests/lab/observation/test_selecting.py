@@ -45,6 +45,6 @@ def test_a_call_of_vllm_holds_scores_of_512_mib():
 
 def test_units_without_a_token_wait_for_those_that_count():
     """One token takes as long as one for each unit, and twice as many tokens take twice as long."""
-    one, all_units, twice = (float(counted(np.array([batch]), 1e5 * batch, 132.0)) for batch in (1.0, 132.0, 264.0))
+    one, all_units, twice = counted(tokens := np.array([1.0, 132.0, 264.0]), 1e5 * tokens, 132.0)
     assert one == pytest.approx(all_units)
     assert twice == pytest.approx(2 * all_units)

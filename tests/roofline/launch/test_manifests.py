@@ -163,6 +163,8 @@ def test_servers_of_one_machine_have_devices_of_their_own_behind_a_router(stages
     assert len(set(ports)) == copies
     assert re.findall(r"server 127\.0\.0\.1:(\d+);", route) == ports
     (asked,) = re.findall(r"listen (\d+);", route)
+    assert re.search(r"^nginx -p ", script, re.MULTILINE)  # a folder of the user's: its own are of root
+    assert not re.search(r"(pid|_path) /", route)
     assert asked not in ports
     assert f"localhost:{asked}/" in shell.benchmark
     assert f"--dp {copies}" in shell.benchmark  # which compares with the prediction of all of them
@@ -178,3 +180,12 @@ def test_servers_of_one_machine_have_devices_of_their_own_behind_a_router(stages
     assert deployment["spec"]["replicas"] == copies
     limits = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"nvidia.com/gpu": 4 // copies}
+
+
+def test_servers_whose_devices_no_variable_divides_are_started_one_by_one() -> None:
+    scenario = Scenario("qwen3-30b-a3b", "8xtpu-v6e", tp=4, dp=2, ep=1, prompt=256, generate=64)
+    shell = launch(scenario, concurrency=8).files["serve.sh"]
+    assert "One of 2 servers" in shell
+    assert shell.count("vllm serve") == 1
+    with pytest.raises(RooflineError, match="AMD"):
+        launch(scenario, target="compose", concurrency=8)

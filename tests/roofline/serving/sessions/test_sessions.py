@@ -562,6 +562,16 @@ def test_theory_agrees_in_a_few_settings() -> None:
         assert abs(found[1]) < 0.1
 
 
+def test_prompts_take_no_more_than_all_time_before_a_point_is_found() -> None:
+    """Coming from fewer sessions: a warm cache lets more turns through than a cold one has time for."""
+    theory = Theory(deployed(workload(), store_of(replica(), (), 200_000)))
+    load = theory.load(1.0)
+    theory.solve(50, load, 100)
+    for _ in range(6):
+        theory.solve(200, load, 2)
+        assert load.busy <= 1
+
+
 def test_a_point_is_found_where_waits_and_hits_would_go_around_it() -> None:
     """From a full cache and from an empty one alike: 8% lay between, of rounds in a circle of four."""
     work, sessions, store = settings(20)
