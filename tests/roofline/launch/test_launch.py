@@ -209,6 +209,20 @@ def test_the_benchmark_of_a_reranker_asks_for_scores(model: str, endpoint: str) 
     assert f"--endpoint {endpoint}" in launch(Scenario(model, "l40s")).files["benchmark.sh"]
 
 
+@pytest.mark.parametrize(
+    ("engine", "draft"),
+    [("vllm", "eagle-3"), ("tensorrt-llm", "eagle-3"), ("llama.cpp", "speculative-decoding:draft=llama-3.2-1b")],
+)
+def test_replicas_with_drafts_start(engine: str, draft: str) -> None:
+    """Under a load the drafts of a step follow from its sequences, after the techniques."""
+    one, two = (
+        launch(Scenario("llama-3.1-8b", "h100-sxm", dp=count, engine=engine, techniques=draft), concurrency=16)
+        for count in (1, 2)
+    )
+    faster = [bundle.forecast.metrics["output_throughput_total"].mid for bundle in (one, two)]
+    assert 1 < faster[1] / faster[0] <= 2
+
+
 def test_the_short_command_has_what_a_model_does_not_start_right_without() -> None:
     """Blocks of MiniMax-M3's sparse attention (its recipe: mandatory on every platform), and no parsers."""
     assert "--block-size 128" in launch_command(Scenario("minimax-m3", "8xh200-sxm", quant="mxfp8"))
