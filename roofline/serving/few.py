@@ -8,7 +8,7 @@ probability
     P(k) = P(k - 1) L / X(min(k, c))
 
 A request that finds k others has the TTFT of the loop of k + 1. One that finds all slots taken waits for one, which
-takes 1 / (X(c) - L) on average where services are exponential (M/M/c), and (1 / b + v) / 2 times as long here, with b the
+takes 1 / (X(c) - L) on average where services are exponential (M/M/c), and (1 / b + v) / 2 times as long here: b is the
 burstiness of arrivals and v the squared coefficient of variation of prompts (Kingman 1961). In a closed loop sequences
 with outputs of one length would stay together, which they do not in an open one: the loops have exponential outputs.
 """
@@ -71,7 +71,7 @@ def few_sequences(replica: Replica, load: Load, times: Times, rate: Array, slots
     loop = (np.cumsum(found, axis=0)[np.newaxis] < uniform(NUMBER)[..., np.newaxis]).sum(axis=1)
     ttft = np.array([np.quantile(each.ttft, (np.arange(SAMPLES) + 0.5) / SAMPLES) for each in loops])
     place = (uniform(STEP) * SAMPLES).astype(int)
-    slot = (1 / load.burstiness + times.unit - 1) / 2 / (through[-1] * (1 - used))
+    slot = (1 / load.burstiness + times.square - 1) / 2 / (through[-1] * (1 - used))
     samples = ttft[np.minimum(loop, users.size - 1), place]
     samples = samples + delayed(chance[-1], slot, SLOT)
     running, cached, share = np.array([(each.running, each.cached, each.prefilling) for each in loops]).T @ chance[1:]

@@ -52,7 +52,7 @@ from roofline.serving.load import Arrivals, Load
 from roofline.serving.prompts import Prompts, prompts_at, seconds
 from roofline.serving.replica import Replica
 from roofline.serving.tables import Array
-from roofline.serving.times import NOTHING, Times, slots_of, times_of
+from roofline.serving.times import TINY, Times, slots_of, times_of
 from roofline.serving.waits import FRONT, NUMBER, P95, QUANTILES, SAMPLES, SLOT, delayed, ends, uniform, waits_of
 from roofline.specs.scheduler import Scheduler
 
@@ -165,7 +165,7 @@ def summary(samples: Array) -> Array:
 
 def _tpot(times: Times, prompts: Prompts, rate: Array, step: Array, deviation: Array) -> Array:
     """Mean and QUANTILES of a normal TPOT (4, points), by `deviation` and that of the prompts in a request's steps."""
-    each = np.maximum(prompts.mean - prompts.still, 0.0) / np.maximum(rate * prompts.mean, NOTHING)
+    each = np.maximum(prompts.mean - prompts.still, 0.0) / np.maximum(rate * prompts.mean, TINY)
     own = np.sqrt(prompts.dispersion * rate * step / max(times.steps, 1.0)) * each
     spread = np.hypot(own, deviation)
     return np.stack([step, *(step + z * spread for z in (0.0, P95, 2.326))])  # normal quantiles of QUANTILES
@@ -320,11 +320,11 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     samples = samples + delayed(level.full, level.slot, SLOT)
     # By Little's law L G T sequences decode, which are no more than there are slots.
     delay = late * prompts.mean / max(times.steps, 1.0)
-    step = np.minimum(level.step + delay, slots / np.maximum(rate * times.steps, NOTHING))
+    step = np.minimum(level.step + delay, slots / np.maximum(rate * times.steps, TINY))
     many = prompts._replace(dispersion=prompts.dispersion * points.long_run)
     # Drafts are accepted by chance, so that outputs of one length take different numbers of steps.
     drawn = step * math.sqrt(times.tokens * replica.steps.scatter) / max(times.steps, 1.0)
-    tpot = _tpot(times, many, rate, step, np.hypot(level.deviation, drawn)) * times.steps / max(times.tokens, NOTHING)
+    tpot = _tpot(times, many, rate, step, np.hypot(level.deviation, drawn)) * times.steps / max(times.tokens, TINY)
     decoding = rate * times.steps * step
     queued, cached = level.full * level.slot * rate, decoding * load.held
     running = np.minimum(decoding + rate * parts[len(parts) // 2][1], slots)
@@ -402,7 +402,7 @@ def _weights(times: Times, points: _Points, load: Load, grid: Array, step: Array
     computed begin to decode together, their prompts delay the step in which others arrive, and so on.
     """
     rate, prompts = points.rate, points.prompts
-    room = np.maximum(times.held(grid), 1.0)[:, np.newaxis]
+    room = np.maximum(times.room_at(grid), 1.0)[:, np.newaxis]
     begun = step if times.alone else np.minimum(step, room / times.mean / np.maximum(rate, 1e-12))
     # 2 E[min of two outputs] / E[output] of the variance, by the module's theory.
     both = load.outputs.least_of_two / load.outputs.mean

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from roofline.serving.load import Load
 from roofline.serving.prompts import BLOCK, FULL, Prompts
 from roofline.serving.tables import Array
-from roofline.serving.times import NOTHING, Times
+from roofline.serving.times import TINY, Times
 
 QUANTILES, P95 = (0.5, 0.95, 0.99), NormalDist().inv_cdf(0.95)
 """Quantiles of latencies that are reported, and the standard normal quantile of the second of them."""
@@ -91,14 +91,14 @@ def _poisson(mean: Array, coordinate: int) -> Array:
     return np.asarray(np.where(mean < 0.3, exact, np.maximum(approximate, exact)))
 
 
-def regular(arrivals: float | Array, unit: float, used: Array) -> Array:
+def regular(arrivals: float | Array, square: float, used: Array) -> Array:
     """The mean wait in a GI/G/1 queue over that in an M/G/1 queue of the same utilisation `used`.
 
-    `arrivals` is the squared coefficient of variation of the gaps between arrivals, `unit` one plus that of the service
+    `arrivals` is the squared coefficient of variation of the gaps between arrivals, `square` one plus that of services
     (Kraemer and Langenbach-Belz, Approximate Formulae for the Delay in the Queueing System GI/G/1, 1976).
     """
-    both, used = arrivals + unit - 1, np.clip(used, NOTHING, FULL)
-    return np.asarray(both / unit * np.exp(-2 * (1 - used) / (3 * used) * (1 - arrivals) ** 2 / both))
+    both, used = arrivals + square - 1, np.clip(used, TINY, FULL)
+    return np.asarray(both / square * np.exp(-2 * (1 - used) / (3 * used) * (1 - arrivals) ** 2 / both))
 
 
 def _in_turn(times: Times, rate: Array, number: Array) -> Array:
@@ -107,14 +107,14 @@ def _in_turn(times: Times, rate: Array, number: Array) -> Array:
     Requests of one length end in the order in which they came, so that the rank with the fewest takes its next one
     after nearly as many others as there are ranks.
     """
-    room = times.held(number)
-    used = np.clip(rate * times.mean * times.filled(number) / np.maximum(room, 1.0), NOTHING, FULL)
-    return regular(1 / times.ranks + IRREGULAR * (1 - used) * (1 - 1 / times.ranks), times.unit, used)
+    room = times.room_at(number)
+    used = np.clip(rate * times.mean * times.filled(number) / np.maximum(room, 1.0), TINY, FULL)
+    return regular(1 / times.ranks + IRREGULAR * (1 - used) * (1 - 1 / times.ranks), times.square, used)
 
 
 def _geometric(mean: Array, coordinate: int) -> Array:
     """Quantiles of the requests of a batch on one side of a given one: geometric, with a `mean` of 1 plus theirs."""
-    found = np.floor(np.log(uniform(coordinate)) / np.log(np.maximum(1 - 1 / mean, NOTHING)))
+    found = np.floor(np.log(uniform(coordinate)) / np.log(np.maximum(1 - 1 / mean, TINY)))
     return np.asarray(np.where(mean > 1, found, 0.0))
 
 
