@@ -30,6 +30,7 @@ from roofline.serving.pools import Pools
 from roofline.serving.ratios import ratios_on
 from roofline.specs.engine import GGUF_ENGINE, list_engines
 from roofline.specs.precision import Precision
+from roofline.specs.servers import SERVERS, server_of
 from roofline.techniques import techniques
 from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.support import is_documented, runs, runs_on
@@ -117,6 +118,7 @@ def engines(scenario: Scenario) -> Iterator[Alternative]:
     """The engines with a server and documents; those of one's own computer where the hardware is one."""
     for name in list_engines():
         elsewhere = name in PERSONAL and not (is_consumer(scenario.hardware) and runs_on(name, scenario.hardware))
+        elsewhere |= name in SERVERS and not server_of(name).takes(scenario.hardware.vendor)
         if is_documented(name) and name not in NOT_SERVED and not elsewhere:
             found = scenario.with_(engine=name)
             if found.library_format is not None:  # in the formats of the others, not in those of its library

@@ -156,8 +156,8 @@ class Sizing(Result, Struct, frozen=True):
     device, that is feasible with the other targets unchanged (or of both times, if changing one is not enough).
     `closest` are the configurations that have these values. `apart` are pools of prefill and decode on the hardware of
     the first choice, where they were asked for and any meet the service. `beyond` is the share of requests that exceed
-    the model's maximum context with their outputs. `considered` counts configurations, `capable` those whose bound
-    meets the targets, `simulated` those simulated.
+    the model's maximum context with their outputs; `budget` the most USD/h, or of a single user USD to buy.
+    `considered` counts configurations, `capable` those whose bound meets the targets, `simulated` those simulated.
     """
 
     model: Model
@@ -174,6 +174,7 @@ class Sizing(Result, Struct, frozen=True):
     beyond: float = 0.0
     closest: Mapping[str, Configuration] = MappingProxyType({})
     apart: Apart | None = None
+    budget: float = math.inf
 
     @property
     def name(self) -> str:
@@ -274,7 +275,7 @@ def size(
     counts, unpriced = (search.considered, len(search.capable), search.simulated), search.names(priced=False)
     found = Sizing(model, service, quality, at, choices, binding, nearest, *counts, tuple(sorted(unpriced)), beyond)
     apart = apart_for(choices[0].best, at) if disaggregation and choices else None
-    return replace(found, closest=search.closest, apart=apart)
+    return replace(found, closest=search.closest, apart=apart, budget=afforded)
 
 
 def _check_budget(unlimited: Search, budget: float) -> None:

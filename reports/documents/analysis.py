@@ -81,8 +81,16 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
 
 
 def scenario_header(scenario: Scenario) -> dict[str, Any]:
-    """What a document is about: model, hardware, and engine."""
-    return {"model": name_of(scenario), "hardware": hardware_name(scenario), "engine": scenario.profile.label}
+    """What a document is about: model, hardware, its devices, and engine."""
+    hardware, count = hardware_name(scenario), scenario.settings.parallel.devices
+    return {"model": name_of(scenario), "hardware": hardware, "devices": count, "engine": scenario.profile.label}
+
+
+def subject(document: Mapping[str, Any]) -> str:
+    """The model of such a document and its devices, such as llama-3.1-8b on 2 x h100-sxm."""
+    count = document["devices"]
+    several = f"{count} x " if count > 1 and "+" not in document["hardware"] else ""
+    return f"{document['model']} on {several}{document['hardware']}"
 
 
 def memory_document(analysis: Analysis) -> dict[str, Any]:

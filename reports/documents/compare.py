@@ -15,6 +15,7 @@ from roofline.reports.documents.analysis import (
     memory_document,
     rates_document,
     scenario_header,
+    subject,
 )
 from roofline.reports.documents.odds import odds_document, sentence
 from roofline.reports.output.blocks import Block, Face, finite, picked
@@ -84,7 +85,6 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
     document: dict[str, Any] = {
         "label": label,
         **scenario_header(scenario),
-        "devices": analysis.parallel.devices,
         "techniques": list(scenario.techniques),
         **finite(picked(scenario, "batch", "prompt")),
         "generate": finite(scenario.generate) if generates(analysis) else None,
@@ -148,14 +148,14 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
     noted = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
     blocks = [Block("Comparison", [*named, *noted])]
     if expected:
-        rows = _numbered([_name(entry), *_figures(entry, times, rates, True)] for entry in scenarios)
+        rows = _numbered([subject(entry), *_figures(entry, times, rates, True)] for entry in scenarios)
         blocks.append(Block("Expected (80% interval)", header=header[:-1], rows=rows, left=2))
-    rows = _numbered([_name(entry), *_figures(entry, times, rates, False), _memory(entry)] for entry in scenarios)
+    rows = _numbered([subject(entry), *_figures(entry, times, rates, False), _memory(entry)] for entry in scenarios)
     blocks.append(Block("At the bound, and memory per device", header=header, rows=rows, left=2))
     all_encoders = all(map(summary.is_encoder, scenarios))
     suffixes = [" (of prompts)" if summary.is_encoder(entry) and not all_encoders else "" for entry in scenarios]
     ends = zip(scenarios, suffixes, strict=True)
-    rows = _numbered([_name(entry), *_energy_and_cost(entry, end)] for entry, end in ends)
+    rows = _numbered([subject(entry), *_energy_and_cost(entry, end)] for entry, end in ends)
     if any(cell != "-" for row in rows for cell in row[2:]):
         token = "prompt token" if all_encoders else "token"
         titles = ("", "scenario", f"energy per {token}", "power per device", f"cost per million {token}s")
@@ -224,11 +224,6 @@ def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
     ]
     title = f"{document['metric']}: {shown(document['before'])} to {shown(document['after'])} ({document['reading']})"
     return [Block(title, header=("operator", "before", "after", "share of the change"), rows=rows)]
-
-
-def _name(entry: Mapping[str, Any]) -> str:
-    count = f"{entry['devices']} x " if entry["devices"] > 1 and "+" not in entry["hardware"] else ""
-    return f"{entry['model']} on {count}{entry['hardware']}"
 
 
 def _figures(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str], expected: bool) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from roofline.core.units import seconds, si
-from roofline.reports.documents.analysis import scenario_header
+from roofline.reports.documents.analysis import scenario_header, subject
 from roofline.reports.documents.summary import BASES
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.cells import Form, cell
@@ -50,7 +50,7 @@ def explain_document(found: Explanation) -> dict[str, Any]:
 
 def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The figure and its definition, the formulas, the kernel, the assumptions, and how to measure it."""
-    title = f"{document['subject']}: {document['model']} on {document['hardware']}"
+    title = f"{document['subject']}: {subject(document)}"
     lines = [document["definition"], f"{document['subject']} = {_shown(document['value'], document['unit'])}"]
     if (bound := document["bound"]) is not None and document["subject"] == "memory":
         lines.append(f"{bound['bound']}: the engine may use {bound['ratio']:.3g} times the memory needed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.reports.documents.analysis import scenario_header
+from roofline.reports.documents.analysis import scenario_header, subject
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.cells import Column, table_of
 from roofline.whatif.sensitivities import MORE, Sensitivities, sensitivity
@@ -52,7 +52,7 @@ def sensitivity_blocks(document: Mapping[str, Any]) -> list[Block]:
         changes = [(entry["change_with_10_percent_more"][metric], entry["setting"]) for entry in first]
         faster = sorted((change, name) for change, name in changes if change is not None and change < -1e-3)
         lines += [f"{MORE - 1:.0%} more {name} cuts {COLUMNS[metric]} by {-change:.1%}" for change, name in faster[:2]]
-    blocks = [Block(f"Sensitivity: {document['model']} on {document['hardware']}", lines)]
+    blocks = [Block(f"Sensitivity: {subject(document)}", lines)]
     for at, entries in document["readings"].items():
         where = "at the bound" if at == "bound" else f"at expected times ({at})"
         figures = [Column(f"{title}, %", f"elasticity.{name}", _elasticity) for name, title in COLUMNS.items()]

@@ -240,7 +240,7 @@ class Sentences(Struct, frozen=True):
             first = seconds(outcome.ttft.p95.mid, 2)
             if not outcome.stable:
                 replicas = math.ceil((self.verdict.rate or 0) / outcome.saturated_at) if outcome.saturated_at else 0
-                enough = f"{replicas} of it sustain the rate" if replicas else "no number of it sustains the rate"
+                enough = f"{replicas or 'no number of'} such deployments sustain the rate"
                 return f"queues grow without end ({lengths} tokens); {enough}"
             if encodes:
                 most = "" if outcome.saturated_at is None else f" of at most {count_text(outcome.saturated_at)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +47,7 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
         "at": found.at,
         "max_context": found.model.max_context,
         "beyond_context": finite(found.beyond),
+        "budget_usd": None if math.isinf(found.budget) else found.budget,
         "feasible": found.feasible,
         "choices": [_choice(entry) for entry in found.choices],
         "closest": {name: _configuration(found.closest[name]) for name in found.binding if name in found.closest},
@@ -119,11 +121,15 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     service = document["service"]
     rate, users = service["requests_per_s"], service["concurrency"]
     alone = rate is None and users is None
-    load = "one user" if alone else f"{users} requests in flight" if rate is None else rate_text(rate)
+    load = (
+        "one user" if alone else f"{users} request{'s' * (users != 1)} in flight" if rate is None else rate_text(rate)
+    )
     output = "" if service["encodes"] else f" + {service['generate']}"
     title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
     if targets := targets_text(service):
         title += f", within {' and '.join(targets)} at {service['quantile']}"
+    if (budget := document["budget_usd"]) is not None:
+        title += f", for at most {budget:,.4g} USD{'' if alone else '/h'}"
     beyond = []
     if (share := document["beyond_context"]) >= MIN_BEYOND:
         beyond = [

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from roofline.core.units import seconds, si
-from roofline.reports.documents.analysis import scenario_header
+from roofline.reports.documents.analysis import scenario_header, subject
 from roofline.reports.documents.summary import rate_columns, time_columns
 from roofline.reports.output.blocks import Block, Document, Face, finite, picked
 from roofline.reports.output.cells import Column, cell, table_of
@@ -107,7 +107,7 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     told += zip((first, second), others, strict=False) if between else ()
     rows = [_row(document, label, entry, *columns) for label, entry in told]
     header = ("", "value", *(title for titles in columns for title in titles.values()), "memory", "misses")
-    title = f"{document['question']}: {document['model']} on {document['hardware']}"
+    title = f"{document['question']}: {subject(document)}"
     scenarios = zip((first, second), document.get("scenarios", ()), strict=False)
     under_load, static = document["under_load"], "A static batch: all prompts are prefilled at once. Under load:"
     blocks = [
@@ -192,7 +192,7 @@ def crossover_document(found: Crossovers) -> dict[str, Any]:
 
 def crossover_blocks(document: Mapping[str, Any]) -> list[Block]:
     """A table per phase and axis: the bound of each operator at 1, and the values at which it changes."""
-    title = f"crossover: {document['model']} on {document['hardware']}"
+    title = f"crossover: {subject(document)}"
     workload = ", ".join(f"{name} {document[name]}" for name in ("batch", "prompt", "context"))
     legend = "at the bound; 'from 321: compute' means compute-bound from the value 321 on"
     blocks = [Block(title, [f"{workload}; one is varied at a time", legend])]
@@ -244,7 +244,7 @@ LIMITS = {"ttft": "TTFT at p95", "tpot": "TPOT at p95", "saturation": "the large
 
 def load_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The answer in a line, its figures, and what limits it."""
-    title = f"{document['question']}: {document['model']} on {document['hardware']}, {document['engine']}"
+    title = f"{document['question']}: {subject(document)}, {document['engine']}"
     limits = ", ".join(LIMITS[name] for name in document["limited_by"])
     first = f"{document['value']:.4g} {document['unit']}" if document["value"] else f"none: {limits} is missed at once"
     lines = [first, f"prompt {document['prompt']:g}, output {document['generate']:g} tokens; limited by {limits}"]

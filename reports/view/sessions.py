@@ -86,9 +86,9 @@ def of_sessions(document: dict[str, Any], scenario: Scenario, curve: SessionCurv
     if late:
         headline = f"No: {where} misses {' and '.join(late)} with {many}"
     elif found.thrashes:
-        headline = f"Not well: {where} computes again what its cache lost with {many}"
+        headline = f"Not well: {many} outgrow the cache of {where}"
     cache = f"Cache: {found.hit:.0%} of prompt tokens are in it, {found.endless:.0%} if it lost none"
-    cost = [] if price is None else [f"Cost: ${price.session:.3g} a session; ${price.output:.3g}/M output tokens"]
+    cost = [] if price is None else [f"Cost: {price.session:.3g} USD a session; {price.output:.3g} USD/M output tokens"]
     *kept, last = (line for line in document["lines"][1:] if not line.startswith(("Cost: ", "Speed: ")))
     if last.startswith(RUN) and tiers:
         with suppress(RooflineError):  # a connector that no option names

@@ -118,7 +118,6 @@ def _of_sessions(options: dict[str, Any], load: dict[str, Any]) -> dict[str, Any
     """
     from roofline.advisor.chosen import WEIGHT_OPTIONS
     from roofline.core.units import count_text, seconds
-    from roofline.reports.documents.sentences import RUN
     from roofline.reports.view.documents import better, verdict
     from roofline.reports.view.questions import Question
     from roofline.reports.view.setups import Specs, opening
@@ -140,9 +139,11 @@ def _of_sessions(options: dict[str, Any], load: dict[str, Any]) -> dict[str, Any
     headline, cache, chosen, *rest = found["lines"]
     if not any(options.get(name) for name in WEIGHT_OPTIONS):  # a set-up states what was chosen as what was asked for
         chosen = chosen.replace(" as asked", "", 1)
-    end = next((place for place, line in enumerate(rest) if line.startswith(("Cost: ", RUN))), len(rest))
+    limit, *others = rest
+    if others and others[0].startswith("Cost: "):  # of eight lines, of which the command may take three
+        limit, others = f"{limit.partition(';')[0]}; cost: {others[0].removeprefix('Cost: ')}", others[1:]
     told = [f"Better: {change['text']}"] if change.get("text") else []
-    return {**found, "lines": [headline, cache, chosen, speed, *rest[:end], *told, *rest[end:]]}
+    return {**found, "lines": [headline, cache, chosen, speed, limit, *told, *others]}
 
 
 def _check_one(words: Sequence[str]) -> None:

@@ -184,7 +184,7 @@ def _bundle(plan: Plan, whole: Scenario, bench: Bench, curve: Curve, steady: Out
         )
     scenario, server, version = plan.scenario, plan.server, plan.version
     engine, notes = f"{server.title} {version}".rstrip(), tuple(plan.notes())
-    found = forecast_of(curve, steady, bench, engine, plan.scheme)
+    found = forecast_of(scenario, curve, steady, bench, engine, plan.scheme)
     measuring = benchmark_command(server, version, bench, plan.checkpoint[0] or "MODEL", server.port, whole)
     places = " + ".join(f"{count} x {spec.title or spec.name}" for spec, count in curve.pools)
     named = name_of(scenario)

@@ -130,9 +130,11 @@ def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
     return scenario.with_(max_num_seqs=-(-concurrency // servers_of(scenario)[1]))
 
 
-def forecast_of(curve: Curve, steady: Outcome, bench: Bench, engine: str, scheme: str | None) -> Forecast:
-    """The figures of an outcome that a benchmark's result has; `scheme` is that of weights not as released."""
-    outcome, scenario = curve.outcomes[0], curve.scenario
+def forecast_of(
+    scenario: Scenario, curve: Curve, steady: Outcome, bench: Bench, engine: str, scheme: str | None
+) -> Forecast:
+    """The figures of a scenario that a benchmark's result has; `scheme` is that of weights not as released."""
+    outcome = curve.outcomes[0]
     throughput = outcome.output_tokens_per_second
     closed = curve.load.arrivals is Arrivals.CLOSED
     spread = outcome.e2e.mean if closed else Estimate(1.0, 1.0, 1.0)

@@ -220,13 +220,12 @@ def kubernetes(place: Place) -> list[Document]:
 
 
 def _pod(place: Place, command: Command, through_shell: bool = False) -> Document:
-    variables = [{"name": name, "value": value} for name, value in command.variables.items()]
     container: Document = {
         "name": "server",
         "image": place.image,
         "command": [place.program],
         "args": [_no_expansion(word) for word in command.words[1:]],
-        "env": [TOKEN, *variables],
+        "env": [TOKEN, *_variables(command)],
         "ports": [{"name": "http", "containerPort": place.port}],
         "resources": place.resources,
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - the name of a mount
@@ -245,6 +244,11 @@ def _pod(place: Place, command: Command, through_shell: bool = False) -> Documen
         container["workingDir"] = "/launch"
         volumes.append({"name": "config", "configMap": {"name": place.name}})
     return {"containers": [container], "volumes": volumes}
+
+
+def _variables(command: Command) -> list[Document]:
+    """The environment of a container whose server has a command."""
+    return [{"name": name, "value": value} for name, value in command.variables.items()]
 
 
 def _no_expansion(text: str) -> str:
@@ -291,7 +295,7 @@ def _vllm_container(place: Place) -> Document:
         "image": place.image,
         "modelCommand": "vllmServe",
         "args": [*map(_no_expansion, words), "--kv-transfer-config", TRANSFER],
-        "env": [host, channel],
+        "env": [host, channel, *_variables(place.commands[0])],
         "ports": [{"containerPort": SIDE_CHANNEL, "protocol": "TCP"}],
         "resources": place.resources,
         "mountModelVolume": True,
@@ -325,6 +329,8 @@ def dynamo(prefill: Place, decode: Place, replicas: tuple[int, int], model: str)
             "command": ["python3", "-m", DYNAMO_MODULES[name]],
             "args": [*model_words, *map(_no_expansion, words), "--disaggregation-mode", role],
         }
+        if environment := _variables(place.commands[0]):
+            main["env"] = environment
         services[f"{role.capitalize()}Worker"] = {
             "envFromSecret": "hf-token-secret",
             "componentType": "worker",

@@ -304,12 +304,14 @@ def machines_of(scenario: Scenario) -> int:
     """The machines of a server, each of which is told its rank: nodes, and the trays of a rack that is one node.
 
     Engines place equally many ranks on each, so that of 12 devices in nodes of 8 three machines have 4: on two, a group
-    of 4 tensor-parallel ranks would be cut.
+    of 4 tensor-parallel ranks would be cut. Trays of one rack have its links between them: there groups may be cut, and
+    replicas of 12 devices take three trays of 4, not four of 3.
     """
     spread = scenario.settings.parallel.on(scenario.hardware)
     fewest, devices = max(spread.nodes or 1, scenario.hardware.machines(spread.devices)), spread.devices
     shares = ((count, devices // count) for count in range(fewest, devices + 1) if devices % count == 0)
-    whole = (count for count, each in shares if each % spread.tensor == 0 or spread.tensor % each == 0)
+    rack = (spread.nodes or 1) == 1
+    whole = (count for count, each in shares if rack or each % spread.tensor == 0 or spread.tensor % each == 0)
     return next(whole, fewest)
 
 

@@ -110,9 +110,13 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         """Whether it loads weights of a scheme from a GGUF file."""
         return "gguf" in self.loads and (len(self.loads) == 1 or scheme in GGUF_SCHEMES)
 
+    def takes(self, vendor: str | None) -> bool:
+        """Whether it runs on a vendor's devices."""
+        return not self.vendors or vendor in self.vendors
+
     def check_vendor(self, vendor: str | None) -> None:
         """Raise RooflineError where it does not run on a vendor's devices."""
-        if self.vendors and vendor not in self.vendors:
+        if not self.takes(vendor):
             raise RooflineError(f"{self.title} does not run on {vendor}'s devices", options=["engine"])
 
     def version_of(self, requested: str) -> str:

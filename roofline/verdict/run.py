@@ -24,7 +24,10 @@ def run_command(scenario: Scenario, context: int, load: Load | None = None, slot
     """
     if load is not None and apart:
         command = serve_command(replica_of(scenario), load, "launch")
-        return f"{command} --disaggregation {shlex.quote(apart)} --as {Target.DYNAMO}"
+        target = (
+            Target.DYNAMO if scenario.hardware.vendor == "NVIDIA" else Target.LLM_D
+        )  # Dynamo's containers are CUDA's
+        return f"{command} --disaggregation {shlex.quote(apart)} --as {target}"
     name = scenario.profile.name
     allots = name in SERVERS and server_of(name).allots
     said = any(scenario.given(option) is not None for option in ("max_model_len", "ctx_size"))

@@ -279,6 +279,12 @@ def test_what_is_not_measured_is_not_certain(asked: tuple[Any, ...], options: di
     assert found.verdict.doubts
 
 
+def test_an_engine_of_other_vendors_devices_is_no_alternative() -> None:
+    """The answer refuses it."""
+    assert "tensorrt-llm" not in labels(choose("engine", "llama-3.2-1b", "mi300x", 4, **SMALL))
+    assert "tensorrt-llm" in labels(choose("engine", "llama-3.2-1b", "h100-sxm", 4, **SMALL))
+
+
 def test_the_engines_of_a_mac_are_those_of_a_mac() -> None:
     rows = choose("engine", "llama-3.1-8b", "m3-ultra").rows
     assert {row.label for row in rows if not row.unknown} == {"llama.cpp", "mlx", "ollama"}

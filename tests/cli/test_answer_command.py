@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from roofline.reports.documents.answer import LINES
 from tests.cases import sampled
 
 Run = Callable[..., tuple[int, str, str]]
@@ -151,8 +152,10 @@ def test_sessions_are_answered_with_what_serves_them(run: Run) -> None:
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert "8 sessions of chat" in lines[0]
-    assert {"Cache", "Chosen", "Speed", "Limited by", "Cost", "Run it"} <= {line.partition(":")[0] for line in lines}
+    assert {"Cache", "Chosen", "Speed", "Limited by", "Run it"} <= {line.partition(":")[0] for line in lines}
+    assert "; cost: " in out
     assert "how many" in run("qwen3-32b", "2xh100-sxm", "--profile", "chat")[2]
+    assert len(run("kimi-k2.5", "8xh200-sxm", "--sessions", "20")[1].splitlines()) <= LINES
 
 
 def test_a_format_that_was_chosen_for_sessions_was_not_asked_for(run: Run) -> None:

@@ -223,6 +223,8 @@ def test_a_budget_limits_the_rent_of_all_devices(run) -> None:
     status, out, err = run(*asked, "--budget", f"{1.01 * cheapest}/h", "--format", "json")
     assert status == 0, err
     assert all(each["best"]["usd"] <= 1.01 * cheapest for each in json.loads(out)["choices"])
+    _, out, _ = run("size", "llama-3.1-8b", "--users", 1, "--hw", "l4", "--budget", "3000")
+    assert "3,000 USD/h" in out  # and not 3,000 USD to buy it
     status, _, err = run(*asked, "--budget", f"{0.9 * 730 * cheapest}/month")
     assert (status, "nothing within" in err) == (2, True)
 

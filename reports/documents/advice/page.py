@@ -9,6 +9,7 @@ from typing import Any
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import PRICES, Objective, Price
 from roofline.core.units import amount, count_text, target_text
+from roofline.reports.documents.analysis import subject
 from roofline.reports.documents.summary import is_encoder
 from roofline.reports.output.blocks import WIDTH, Block
 from roofline.reports.output.cells import cell
@@ -76,7 +77,7 @@ def _ordered(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _headline(document: Mapping[str, Any]) -> str:
-    plan, name = document["plan"], f"{document['model']} on {document['hardware']}"
+    plan, name = document["plan"], subject(document)
     if not plan["feasible"]:
         return f"{name}: no configuration meets all limits{_closest(document)}"
     objective, instead = OBJECTIVES[Objective(document["objective"])], _instead(document)

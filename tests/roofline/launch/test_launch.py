@@ -113,6 +113,7 @@ def test_the_repository_of_a_name(name: str, repository: str) -> None:
         ("llama-3.1-8b", "gb200", {"tp": 4}, 1),
         ("llama-3.1-405b", "h100-sxm", {"tp": 4, "pp": 3}, 3),  # four ranks of a stage on each: 6 + 6 would cut one
         ("llama-3.1-405b", "h100-sxm", {"tp": 8, "pp": 2}, 2),
+        ("kimi-k3", "gb200", {"tp": 6, "pp": 2}, 3),  # trays of 4: six replicas of four trays are more than a rack has
     ],
 )
 def test_ranks_of_a_layer_share_a_machine(model: str, hardware: str, degrees: dict[str, int], nodes: int) -> None:
@@ -206,6 +207,20 @@ def test_the_recipes_of_vllm_are_contained(model: str, options: dict[str, object
 def test_the_benchmark_of_a_reranker_asks_for_scores(model: str, endpoint: str) -> None:
     """A server of a classifier has no embeddings."""
     assert f"--endpoint {endpoint}" in launch(Scenario(model, "l40s")).files["benchmark.sh"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "draft"),
+    [("vllm", "eagle-3"), ("tensorrt-llm", "eagle-3"), ("llama.cpp", "speculative-decoding:draft=llama-3.2-1b")],
+)
+def test_replicas_with_drafts_start(engine: str, draft: str) -> None:
+    """Under a load the drafts of a step follow from its sequences, after the techniques."""
+    one, two = (
+        launch(Scenario("llama-3.1-8b", "h100-sxm", dp=count, engine=engine, techniques=draft), concurrency=16)
+        for count in (1, 2)
+    )
+    faster = [bundle.forecast.metrics["output_throughput_total"].mid for bundle in (one, two)]
+    assert 1 < faster[1] / faster[0] <= 2
 
 
 def test_the_short_command_has_what_a_model_does_not_start_right_without() -> None:

@@ -58,6 +58,13 @@ def test_a_container_keeps_what_its_engine_fetches(engine: str, folder: str) -> 
     assert [volume.rpartition(":")[2] for volume in service["volumes"]] == [folder]
 
 
+def test_workers_apart_have_the_variables_of_their_command() -> None:
+    """AMD's own kernels run where a variable says so."""
+    (values,) = documents(Scenario("llama-3.1-8b", "mi300x"), "llm-d", disaggregation="1:1", concurrency=8)
+    for pool in (values["prefill"], values["decode"]):
+        assert {"name": "VLLM_ROCM_USE_AITER", "value": "1"} in pool["containers"][0]["env"]
+
+
 def test_several_nodes_are_a_leader_worker_set() -> None:
     """LeaderWorkerSet v1 (kubernetes-sigs/lws): its pods are Kubernetes' own, checked as those of Deployments."""
     found = documents(Scenario("deepseek-r1", "h100-sxm", tp=16, enable_expert_parallel=True), "kubernetes")
