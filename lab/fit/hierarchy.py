@@ -82,7 +82,7 @@ FREE_CHOICE = 200
 """Rows from which a version on the only measured device of a family has choices of its own, such as its tiles."""
 
 WIDTH = 0.5
-"""Standard deviation of the logarithm of a constant in the prior around its parent's."""
+"""Width of the prior around the constants of the parent, in factors of e."""
 
 BLOCK_SCALED = ("gemm", "fp8_block"), ("gemm", TRITON["fp8_block"])
 """Block-scaled GEMMs, with the engine's kernel that quantizes activations and with that of Triton."""
