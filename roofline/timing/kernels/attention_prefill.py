@@ -99,9 +99,7 @@ PARAMETERS = (
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 1.0, "fraction of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
     Parameter("tiling", Unit.CHOICE, 0, 8, 0, "tiles of queries and keys"),
-    Parameter(
-        "pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack the heads of a group in any tiling", start=1
-    ),
+    Parameter("pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack a group's heads in any tiling", start=1),
     Parameter("softmax", Unit.RATIO, 1e-5, 2.0, 1e-5, "clocks of a multiprocessor for one score's softmax", start=0.02),
     OTHER_DIM,
 )

@@ -206,13 +206,8 @@ def terms(shape: LatentAttention, hardware: Hardware, parameters: Parameters) ->
     rate = 1.0 / (parameters["memory_efficiency"] * bandwidth) + 1.0 / conversion
     serial = [Term("launch", "launch", parameters["launch"])]
     if hardware.family == "hopper" and np.any(np.asarray(shape.planned)):
-        serial.append(
-            Term(
-                "plan",
-                "1.7 us + 80 ns P + 45 ns batch + 60 ns min(P, batch L / 64)",
-                shape.planned * _plan(shape, hardware),
-            )
-        )
+        planning = shape.planned * _plan(shape, hardware)
+        serial.append(Term("plan", "1.7 us + 80 ns P + 45 ns batch + 60 ns min(P, batch L / 64)", planning))
     return overlapping(
         tuple(serial),
         Term(
