@@ -66,7 +66,7 @@ def turns(scenario: Scenario, setup: Setup) -> tuple[Scenario, dict[str, Any], S
     """
     bare, options = _bare(scenario), {**_options(setup), "sessions": setup["asked.sessions"].strip()}
     if len(values := load_values(SESSION_OPTIONS["sessions"], options["sessions"])) > 1 or values[0] > MOST_SESSIONS:
-        raise RooflineError(f"the headline is of one number of at most {MOST_SESSIONS} sessions: others are in Load")
+        raise RooflineError(f"an answer is of one number of at most {MOST_SESSIONS:,} sessions: serve has more")
     options["simulate"] = _turns(bare, options, 1)
     curve = _curve(bare, tuple(options.items()), pools_of(setup))
     (found,) = curve.outcomes

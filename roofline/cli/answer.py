@@ -121,7 +121,11 @@ def _of_sessions(options: dict[str, Any], load: dict[str, Any]) -> dict[str, Any
     from roofline.reports.view.documents import better, verdict
     from roofline.reports.view.questions import Question
     from roofline.reports.view.setups import Specs, opening
+    from roofline.serving.load import LENGTHS
 
+    if given := [name for name in ("context", *LENGTHS) if options.get(name) is not None]:
+        others = "'roofline serve --sessions' takes others"
+        raise RooflineError(f"an answer to sessions has the lengths of their profile: {others}", options=given)
     question = Question(setups=[opening(options, load)])
     with closing(Specs()) as specs:
         found, change = verdict(question, specs), better(question, specs)

@@ -24,9 +24,8 @@ def run_command(scenario: Scenario, context: int, load: Load | None = None, slot
     """
     if load is not None and apart:
         command = serve_command(replica_of(scenario), load, "launch")
-        target = (
-            Target.DYNAMO if scenario.hardware.vendor == "NVIDIA" else Target.LLM_D
-        )  # Dynamo's containers are CUDA's
+        # The containers of Dynamo are of CUDA.
+        target = Target.DYNAMO if scenario.hardware.vendor == "NVIDIA" else Target.LLM_D
         return f"{command} --disaggregation {shlex.quote(apart)} --as {target}"
     name = scenario.profile.name
     allots = name in SERVERS and server_of(name).allots

@@ -166,3 +166,9 @@ def test_a_format_that_was_chosen_for_sessions_was_not_asked_for(run: Run) -> No
     assert "as asked" in run(*words, "--sessions", "4", "--quant", "nvfp4")[1]
     status, _, err = run(*words, "--sessions", "0")
     assert (status, "sessions must be" in err) == (2, True)
+
+
+@pytest.mark.parametrize("lengths", [("--context", "4k"), ("--prompt", "4k"), ("--generate", "64")])
+def test_lengths_that_sessions_do_not_take_are_refused(run: Run, lengths: tuple[str, str]) -> None:
+    status, _, err = run("qwen3-8b", "h100-sxm", "--sessions", "4", *lengths)
+    assert (status, lengths[0] in err) == (2, True)
