@@ -40,7 +40,7 @@ USUAL_BITS = "q4_k_m"
 """The format of GGUF files of which a CPU computes some layers."""
 
 STAGES = (1, 2, 4, 8, 16, 32, 64)
-"""Groups of devices over which layers are split, of those that are tried."""
+"""Numbers of pipeline stages that are tried to find more devices on which a model fits."""
 
 SERVER_CPU = "epyc-9654"
 """The CPU beside a GPU whose own (`CPU`) takes too little memory: one of a server."""
@@ -148,9 +148,9 @@ def _other_engine(scenario: Scenario) -> Fit | None:
 
 
 def _devices(scenario: Scenario) -> Fit | None:
-    """The fewest devices more on which a server fits that divides every layer, or the layers, on a layout of the list.
+    """The fewest devices, more than there are, on which one server fits that divides every layer; else with stages too.
 
-    An engine that splits layers has one process, and the devices of one machine.
+    An engine that splits layers alone has one process, and with it the devices of one machine.
     """
     parallel, name = scenario.settings.parallel, scenario.hardware.name
     present, model, memory = parallel.tensor * parallel.pipeline, scenario.model, analyze(scenario).memory
@@ -160,12 +160,12 @@ def _devices(scenario: Scenario) -> Fit | None:
         counts = {count for count in STAGES if count <= scenario.hardware.machine_devices}
     single = scenario.counted and parallel.devices == present
     more = sorted(count for count in counts if count > least)
-    on = [layout for count in more for layout in servers(model, scenario.hardware, scenario.profile, count)]
-    for layout in sorted(on, key=lambda each: each.pipeline > 1):  # stages only where every layer divided does not fit
+    layouts = [each for count in more for each in servers(model, scenario.hardware, scenario.profile, count)]
+    without_ranks = [each for each in layouts if each.data == each.expert == 1]
+    for layout in sorted(without_ranks, key=lambda each: each.pipeline > 1):
         degrees = {"tp": layout.tensor, "pp": layout.pipeline}
         changes = {part: each for part, each in degrees.items() if each > 1 or scenario.given(part) is not None}
-        shared = layout.data == layout.expert == 1
-        if shared and (found := _fitting(scenario, changes)) is not None:
+        if (found := _fitting(scenario, changes)) is not None:
             return replace(found, options={"hw": f"{layout.devices}x{name}"}) if single else found
     return None
 

@@ -121,10 +121,11 @@ class Plan(Struct, frozen=True, dict=True):
         parallel, chosen = self.scenario.settings.parallel, self.candidate
         if not self.fits or self.scenario.profile.split_layers or (self.load is None and parallel.pipeline == 1):
             return None
-        others = [each for each in self.tried if each.unlaid == chosen.unlaid and each.supported and each is not chosen]
+        others = [each for each in self.tried if each.unlaid == chosen.unlaid and each.supported]
         users = (self.load.concurrency if self.load is not None else None) or 1
         at_once = users if chosen.memory(users).fits else 1
-        return self._surely([each.scenario for each in others if each.memory(at_once).fits])
+        fitting = [each.scenario for each in others if each.memory(at_once).fits]
+        return self._surely([each for each in fitting if each.settings.parallel != parallel])
 
     def _surely(self, others: list[Scenario]) -> tuple[Scenario, Odds] | None:
         """The best of others, and how sure it is that the chosen one is better; None where it is."""

@@ -1,8 +1,9 @@
 """The search over combinations of moves, and its outcomes. Every combination is simulated; gains are never summed.
 
-A small space is enumerated. In a larger one the search simulates single moves and pairs, then improves step by step the
-best combination for the objective and the best for each metric that a limit may be set on (the leaders). From each
-leader it tries to add a move and to replace one, from the leader for the objective also to drop one.
+A small space is enumerated. A larger one is searched locally (hill climbing from several points): the search simulates
+single moves and pairs, then improves step by step the best combination for the objective and the best for each metric
+that a limit may be set on (the leaders). From each leader it tries to add a move and to replace one, from the leader
+for the objective also to drop one.
 
 Limits affect only the choice among the simulated combinations, not which are simulated. A larger quality budget or
 number of devices simulates all that a smaller one does and more, so loosening either never worsens the answer.
@@ -26,7 +27,7 @@ from roofline.advisor.search.trials import LIMITED_METRICS, NOTHING, Moves, Tria
 
 
 class Choice(Struct, frozen=True):
-    """One combination at one batch: the objective, and value over limit for each limit."""
+    """One combination at one batch: the objective's value, and for each limit the value of its metric over it."""
 
     moves: Moves
     batch: int
@@ -131,7 +132,7 @@ class Searched(Struct, frozen=True):
 
 
 def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive: int = EXHAUSTIVE) -> Searched:
-    """Combinations of up to `depth` of `moves`, at every batch if the goal lets it vary.
+    """Combinations of `moves`, in a large space up to `depth` of them, at every batch if the goal lets it vary.
 
     `trials` simulates at the request's own batch, or at the grid of `batch_grid`. Each quality budget and number of
     devices starts from all combinations of the next smaller ones and from nothing else, so the result for a budget does
@@ -236,7 +237,7 @@ def _local_search(
     best combination for the objective, and those that help join the useful ones. At the end no single change improves
     the answer.
     """
-    useful, whole = _useful(trials, moves), False
+    useful, whole = _useful(trials, moves), False  # whole: every move is tried, not the useful ones alone
     most = max((move.devices for move in moves), default=0)
 
     def tried(followings: Iterable[Moves]) -> dict[Moves, Trial]:

@@ -1,9 +1,9 @@
 """Goals: the objective, the limits, and the quality budget; and goodput, the objective of a service.
 
-Goodput is requests/s per device of a scenario under load, within limits of TTFT and TPOT at p95. With a number of
-requests in flight it is their throughput, and the limits are checked; else the largest rate of arrivals within the
-limits, or, where no rate meets them, the largest sustainable one: as of `roofline serve`. Of sessions it is that of
-their turns, which find in the cache what a run leaves there.
+Goodput is requests/s per device of a scenario under load, within limits of TTFT and TPOT at p95. Of a given number of
+requests in flight it is their throughput, and the limits are checked apart. Of a rate, or any load, it is the largest
+rate of arrivals within the limits, or, where no rate meets them, the largest stable one: as of `roofline serve`. Of
+sessions it is the throughput of their turns in a simulated run, with the prefix cache.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from roofline.whatif.solve.load import largest, saturated_at
 from roofline.whatif.solve.targets import TIMES, Targets, check_reading, read_time, read_value
 
 FEWEST, TURNS = 600, 20
-"""Turns that are simulated: so many of each session, and at least so many. Moves see the same sessions."""
+"""Turns of sessions that are simulated: TURNS of each session, and at least FEWEST. All moves see the same sessions."""
 
 
 class Demand(Struct, frozen=True):
-    """The load of a goal: requests in flight, a rate that must be reached, in requests/s, or sessions; else any load.
+    """The load of a goal: requests in flight, a rate (requests/s) that must be reached, or sessions; else any load.
 
     Sessions are of a `profile`, with `tiers` below the pool of the devices and `routing` to data-parallel ranks.
     Requests have the `lengths` of prompts and of outputs, None those of the scenario.
@@ -70,7 +70,7 @@ class Demand(Struct, frozen=True):
 
 
 class Served(Struct, frozen=True):
-    """A scenario under the load of a goal, or sessions: `rate` requests/s on `devices`, `tokens` of output a second."""
+    """A scenario under the load of a goal: `rate` are requests/s (of sessions turns/s), `tokens` output tokens/s."""
 
     load: Load | None
     rate: float
@@ -80,11 +80,12 @@ class Served(Struct, frozen=True):
 
     @property
     def value(self) -> float:
+        """Goodput: requests/s per device."""
         return self.rate / self.devices
 
     @property
     def batch(self) -> dict[str, Any]:
-        """The options of the static batch that rules look at: what runs on average, of sessions what they compute."""
+        """Options of a static batch that is like this load on average, for rules that look at batches."""
         found = self.outcome
         options: dict[str, Any] = {"batch": max(1, round(found.running))}
         if isinstance(found, SessionOutcome):
@@ -112,7 +113,7 @@ def served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
 
 
 def _deployed(analysis: Analysis, demand: Demand) -> tuple[Deployment, Load]:
-    """The deployment of an analysis, and its load of requests."""
+    """The deployment of an analysis and its load; any load stands at 1 request/s, since the rate is sought."""
     known = _DEPLOYED.setdefault(analysis, {})
     if demand not in known:
         scenario = analysis.scenario
@@ -337,7 +338,7 @@ class Goal(Struct, frozen=True):
         return served(analysis, self.demand or Demand(), targets)
 
     def ceiling(self, analysis: Analysis) -> float:
-        """An upper bound of the objective that is found sooner: the largest sustainable rate; else infinite."""
+        """An upper bound of goodput, found without a search: the largest stable rate per device; else infinite."""
         if not self.fills_limits:
             return math.inf
         deployment, load = _deployed(analysis, self.demand or Demand())
@@ -350,9 +351,9 @@ class Goal(Struct, frozen=True):
         return self
 
     def limited(self, analysis: Analysis) -> Goal:
-        """The goal with the usual targets under users or a rate, and where it may change the batch; not under sessions.
+        """The goal with the usual targets (USUAL_TARGETS) where it sets none, under a load other than of sessions.
 
-        Where the batch changes, and no limit of a time is set, each holds only if the scenario as it is meets it.
+        So too where the batch varies and no time is limited, but only those that the scenario meets as it is.
         """
         several = analysis.decode is not None and bool(np.all(analysis.scenario.generate > 1))
         ttft, tpot = targets_or_usual(self.limits.ttft, self.limits.tpot, generates=several)

@@ -1,4 +1,4 @@
-"""Trials: simulated combinations of moves, each simulated once."""
+"""Trials: combinations of moves (changes of a scenario), each simulated at most once and when its figures are asked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DIGITS = 10
 
 
 def level(figures: Any) -> Any:
-    """Values rounded to DIGITS significant digits."""
+    """Figures rounded to DIGITS significant digits; 0, NaN and infinite ones as they are."""
     figures = np.asarray(figures, float)
     with np.errstate(divide="ignore", invalid="ignore"):
         unit = 10.0 ** (np.floor(np.log10(np.abs(figures))) - DIGITS + 1)
@@ -100,7 +100,7 @@ class Trial:
         return (_least(lambda: self.cost, self.fits), *level(list(guides)).tolist())
 
     def _guide(self, name: str) -> Any:
-        """A limited metric; where the objective is the largest rate within limits, all times within them are equal."""
+        """A limited metric as a score; where the objective is a rate within limits, all that meet it are equal."""
         if self.goal.fills_limits and name in self.goal.limits.given and name != "memory":
             return max(self.used[name], 1.0)
         return self.figure(name)
@@ -118,8 +118,8 @@ class Trial:
         except RooflineError:
             return math.inf
 
-    def is_beyond(self, others: Iterable[Trial]) -> bool:
-        """Whether another one within all limits is surely better, with as little memory."""
+    def is_beaten(self, others: Iterable[Trial]) -> bool:
+        """Whether one of the others, within all limits and with as little memory, is surely better."""
         most, memory = self.ceiling, float(self.figure("memory"))
         return math.isfinite(most) and any(
             float(other.value) > most and float(other.figure("memory")) <= memory and not other.missed
@@ -190,12 +190,12 @@ class Trials:
         self._requests: dict[tuple[Move, ...], Scenario] = {(): scenario}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was simulated is again, when asked for.
+        # Only the base keeps its figures in another process: all else is simulated again there when asked for.
         return Trials, (self.scenario, self.goal), {"_found": {NOTHING: self.base}}
 
     @cached_property
     def _lacking(self) -> frozenset[Lack]:
-        """What the engine does not run on the device before any move: no move is refused for it."""
+        """What the engine is not known to run in the scenario as given: no move is refused for that."""
         return frozenset(_lacks(self.scenario))
 
     @property
@@ -211,13 +211,13 @@ class Trials:
             return None
 
     def fitting(self, moves: Moves, beside: Collection[Trial] = ()) -> Trial | None:
-        """The trial of a combination, without times if it does not fit in memory; None if it cannot be simulated.
+        """The trial of a combination; None if it cannot be simulated, or one of those `beside` it is surely better.
 
-        None also if one of those `beside` it makes it needless (`is_beyond`).
+        The times of one that does not fit in memory are not computed.
         """
         try:
             trial = self._placed(moves)
-            if beside and "value" not in vars(trial) and trial.is_beyond(beside):
+            if beside and "value" not in vars(trial) and trial.is_beaten(beside):
                 return None
             return trial if moves and not trial.fits.any() else self._of(moves)
         except RooflineError:
@@ -236,7 +236,7 @@ class Trials:
             return None
 
     def refusal(self, move: Move) -> str:
-        """Why a move cannot be applied, or, where it was tried, simulated, in a sentence; empty if it can."""
+        """Why a move cannot be applied, or why its simulation failed if it was tried, in a sentence; else empty."""
         try:
             self._placed(frozenset({move}))
         except RooflineError as error:
@@ -252,6 +252,7 @@ class Trials:
         prefetch_expected(trial.analysis for trial in wanted)
 
     def _of(self, moves: Moves) -> Trial:
+        """The trial of a combination with its figures; raises RooflineError if it cannot be simulated."""
         trial = self._placed(moves)
         try:
             trial.value, trial.used  # noqa: B018 - raises here if it cannot be simulated
@@ -275,6 +276,7 @@ class Trials:
         return found
 
     def _made(self, moves: Moves) -> Trial:
+        """The trial of a combination; raises RooflineError if moves or engine do not allow it, or it never fits."""
         engine = next((move.engine for move in moves if move.engine), self.scenario.profile.name)
         for move in moves:
             if not move.runs_on(engine):

@@ -1,14 +1,19 @@
 """Bounds of a replica's times and throughput, by which configurations are ruled out before they are simulated.
 
-    at the roofline     FLOPs at the highest peak, bytes at full bandwidth, host time of a step: a model's FLOPs and
-                        bytes in given formats and parallelism are the same on all hardware
-    at expected times   decode steps of n sequences, then also prompts in full passes
+There are three levels, each tighter and slower to compute than the one before (`Candidate`):
 
-A step of n sequences and m prompts takes at least s(n), and m p: with G steps a request, a replica serves at most
+    roof        FLOPs at the highest peak, bytes at full bandwidth, and the host's time of a step; a model's FLOPs and
+                bytes in given formats and parallelism are the same on all hardware, and counted once
+    decoding    decode steps at expected times, all else at the roofline
+    expected    decode steps and prompts at expected times
 
-    n / max(G s(n), n p)        requests/s, and where a request's prompt takes part in at most k steps
+A step of n sequences takes at least s(n) seconds, and at least p for each prompt in it. With G decode steps a request a
+replica serves at most n / max(G s(n), n p) requests/s; where a request's prompt takes part in at most k steps, the
+others have none, and it serves at most
 
-    1 / (p + (G / n - k) s(n))      with k = 1 + computed tokens / (budget - n): a prompt ends in it, or it is full
+    1 / (p + (G / n - k) s(n)),     k = 1 + computed tokens / (token limit of a step - n)
+
+since in a step with prompts either one of them ends, as it does once, or they fill what the sequences leave.
 """
 
 from __future__ import annotations
@@ -44,20 +49,21 @@ BATCHES = np.array([1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 10
 """Numbers of sequences whose decode steps are evaluated; those between them are interpolated linearly."""
 
 COUNTS = 48
-"""Numbers of sequences at which bounds are known."""
+"""The most numbers of sequences at which a candidate has bounds."""
 
 NEGLIGIBLE = 1e-300
-"""In place of a share of steps that is 0 beside another that is."""
+"""In place of 0 in a denominator."""
 
 FITTING = 0.99
-"""Probability with which a request fits in the KV cache."""
+"""A configuration is left out if a request fits in its KV cache with less than this probability."""
 
 
 class Bounds(Struct, frozen=True, dict=True):
     """Lower bounds of the times of a service's replica in seconds, and upper ones of its requests/s.
 
-    `step` is a decode step with each of `counts` sequences, which yields `accepted` tokens of each, `prompt` a step
-    with a prompt, `ttft` that of the targets' quantile. `rate` rises with the sequences.
+    `step` are seconds of a decode step with each of `counts` sequences, which yields `accepted` tokens of each; `rate`
+    are the requests/s of at most as many. `prompt` is a step with a prompt of mean length, `ttft` the TTFT of one whose
+    length is the quantile of the targets.
     """
 
     service: Service
@@ -74,9 +80,10 @@ class Bounds(Struct, frozen=True, dict=True):
         return Curve(self.counts, self.step)
 
     def tpot(self, rate: Any) -> Any:
-        """TPOT at some requests/s, as arise with the sequences of Little's law and with the prompts among the steps.
+        """A lower bound of TPOT at a rate of L requests/s, a number or an array.
 
-        Prompts arrive in a share 1 - exp(-L X) of the steps that follow one of X seconds. A number, or an array.
+        It is a fixed point: by Little's law L G TPOT sequences decode, and a step of X seconds is followed by one with
+        a prompt, which is longer, with probability 1 - exp(-L X).
         """
         step_of, found, steps = self._step_of, float(self.step[0]), self.service.steps / self.accepted
         exp, expm1 = (math.exp, math.expm1) if isinstance(rate, float) else (np.exp, np.expm1)
@@ -108,12 +115,16 @@ class Bounds(Struct, frozen=True, dict=True):
     def closed(self, users: float) -> float:
         """An upper bound of the requests/s of a closed loop: C = L (TTFT + G TPOT), of which TPOT rises with L."""
         spent, some = self.ttft + self.service.steps * float(self.step[0]) / self.accepted, 1 - 1 / max(users, 1)
-        for _ in range(4 if self.service.answers.varies else 0):  # every other rate is above the limit
+        # Each round turns a bound from above into one from below, and back: after an even number it is from above.
+        for _ in range(4 if self.service.answers.varies else 0):
             spent = self.ttft + self.service.steps * self.tpot(users / spent * some)
         return users / spent
 
     def loaded(self, replicas: float) -> float:
-        """A lower bound of TPOT on some replicas; in a closed loop as long as TTFT is within WAITING of its bound."""
+        """A lower bound of TPOT where the load is divided among so many replicas.
+
+        In a closed loop it holds as long as TTFT is at most WAITING times its bound.
+        """
         service = self.service
         share = service.share(replicas)
         if service.rate is not None:
@@ -121,24 +132,25 @@ class Bounds(Struct, frozen=True, dict=True):
         found = float(self.step[0]) / self.accepted
         for _ in range(4):
             rate = share / (WAITING * self.ttft + service.steps * found)
-            # Where outputs are equal, all prompts may share the steps in which others end; else some come between.
+            # Where outputs are equal, all prompts may come in steps in which others end, and delay no decode step.
             alone = self._step_of(rate * service.steps * found) / self.accepted
             found = self.tpot(rate * (1 - 1 / max(share, 1))) if service.answers.varies else alone
         return found
 
 
 WAITING = 4.0
-"""TTFT over its bound."""
+"""The largest TTFT over its bound for which `Bounds.loaded` holds in a closed loop."""
 
 REFERENCE = "h100-sxm"
-"""Any hardware with all links: FLOPs and bytes do not depend on it."""
+"""Hardware on which FLOPs and bytes are counted, which do not depend on it: any that has all links would do."""
 
 
 class WorkloadCost:
     """FLOPs, bytes and memory of the service in given formats and parallelism, on any hardware: here on REFERENCE.
 
-    `decode` and `prompt` have FLOPs and bytes, of steps with BATCHES sequences and of prompts of `lengths`: the mean,
-    and that at the targets' quantile. Raises RooflineError if the model does not allow this parallelism.
+    `decode` are the FLOPs and bytes of steps with BATCHES sequences (2, batches), `prompt` those of prompts of the two
+    `lengths`, the mean and the targets' quantile (2, 2). `needed` are bytes on a device.
+    Raises RooflineError if the model does not allow this parallelism.
     """
 
     def __init__(self, scenario: Scenario, service: Service) -> None:
@@ -218,7 +230,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @property
     def fitting(self) -> Candidate | None:
-        """The candidate, with more of the memory where an engine's default does not suffice; None where none does."""
+        """The candidate, with a larger share of memory if the engine's default is too small; None if it never fits."""
         if self.slots:
             return self
         if self.counted.needed > visible_memory(self.hardware):
@@ -234,6 +246,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @cached_property
     def roof(self) -> Bounds:
+        """The bounds at the roofline."""
         counted, counts, ranks = self.counted, self.counts, self.ranks
         compute, memory = self._decode_times
         first, tail = np.transpose(self._times(*counted.prompt))
@@ -253,9 +266,10 @@ class Candidate(Struct, frozen=True, dict=True):
         return np.maximum(*self._decode_times)
 
     def _bounds(self, step: Array, work: float, prompt: float, ttft: float, kernels: float) -> Bounds:
-        """The bounds with host time, from seconds of kernels; of prompts on all ranks, one of which has it alone.
+        """The bounds with the host's time, from seconds of kernels alone.
 
-        `work` is that of a prompt among others.
+        `step` are those of decode steps with each of `counts` sequences, `prompt` and `ttft` those of a prompt on each
+        rank at once, divided here among the ranks; `work` are those of one prompt in a pass full of them.
         """
         engine = self.configuration.engine
         policy, step = engine.scheduler, self._host(step)
@@ -272,19 +286,19 @@ class Candidate(Struct, frozen=True, dict=True):
         return found
 
     def _host(self, step: Array) -> Array:
-        """The steps with the host's time of each of `counts` sequences and of the step."""
+        """Seconds of decode steps with the host's time, from those of the kernels, by `counts`."""
         engine, policy = self.configuration.engine, self.configuration.engine.scheduler
         sequence = (policy.sequence or engine["sequence"]) / self.ranks * self.counts
         return (np.maximum(step, sequence) if engine.overlap else step + sequence) + (policy.step or engine["step"])
 
     @property
     def alike(self) -> tuple[tuple[Any, ...], ...]:
-        """Keys of the candidates whose kernels are alike: on the same hardware, with any layout and with the same."""
+        """What candidates with similar kernels have in common: the hardware, and the hardware with the layout."""
         return (self.hardware.name,), (self.hardware.name, *self.configuration.layout.items())
 
     @property
     def beyond_roof(self) -> float:
-        """Seconds of a kernel in a decode step of one sequence beyond its roof, in the mean of all."""
+        """Mean seconds by which a kernel of a decode step of one sequence exceeds the roofline."""
         return float(self._decoded[0] - self._roof_step[0]) / self.counted.kernels
 
     def above_roof(self, seconds: float) -> Bounds:
@@ -292,7 +306,7 @@ class Candidate(Struct, frozen=True, dict=True):
         return self._stepping(self._host(self._roof_step + seconds * self.counted.kernels))
 
     def _stepping(self, step: Array) -> Bounds:
-        """The bounds at the roofline but for the steps, and the requests/s that these allow."""
+        """The bounds at the roofline, with other decode steps and the requests/s that these allow."""
         roof, (first, _) = self.roof, self._times(*self.counted.prompt)
         served = self._served(step, float(first[0]) / self.ranks)
         return replace(roof, step=step, rate=np.minimum(roof.rate, np.maximum.accumulate(served)))
@@ -306,7 +320,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @cached_property
     def analysis(self) -> Analysis:
-        """Decode steps of BATCHES sequences, then prompts: as many as fill a pass, one, and one of the tail's length.
+        """Decode steps of `_batches` sequences, then prompts: as many as fill a pass, one, one of the tail's length.
 
         Raises RooflineError if the hardware cannot run it.
         """
@@ -327,6 +341,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @cached_property
     def _batches(self) -> NDArray[np.int64]:
+        """The BATCHES below `slots`, and these."""
         return np.append(BATCHES[self.slots > BATCHES], self.slots)
 
     def phase(self, level: str) -> Phase:
@@ -349,10 +364,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @cached_property
     def _steps_alone(self) -> Array:
-        """The least steps without prompts a request, with each of `counts` sequences: most engines split no prompt.
-
-        In every other step a prompt ends, or prompts fill what the sequences leave of the budget.
-        """
+        """The least steps without prompts per request, by `counts`: G / n - k of the module's theory."""
         configuration, steps = self.configuration, self.service.steps / self.counted.accepted
         budget = budget_of(configuration.base, configuration.engine.scheduler) or np.inf
         filled = self.counted.lengths[0] * (1 - self.service.hits) / np.maximum(budget - self.counts, NEGLIGIBLE)
@@ -381,7 +393,7 @@ def _counts(slots: int) -> Array:
 
 
 def _whole(scenario: Scenario) -> Scenario:
-    """The scenario with prompts in one pass: bounds are of their work, which steps under load share with others."""
+    """The scenario with each prompt in one pass, whatever a step takes: bounds are of a prompt's work."""
     return scenario.without("max_num_batched_tokens")
 
 

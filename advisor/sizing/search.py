@@ -1,8 +1,9 @@
 """The search for the best configurations of a service by each objective; few of them are simulated.
 
-Configurations wait in order of a bound of their objective: first at the roofline, raised once decode steps of similar
-ones are known, then with decode steps and then also prompts at expected times, then as they serve the load
-(`roofline.serving`). The first that arrives with its own figures is the best.
+It is a best-first search (branch and bound; Land and Doig 1960). Configurations wait in a heap by a lower bound of the
+objective's key: first at the roofline, which is raised once decode steps of similar configurations are known, then with
+decode steps and then also prompts at expected times (`roofline.advisor.sizing.bounds`), and last by their own figures,
+simulated under the load (`roofline.serving`). The first that leaves the heap with its own figures is the best.
 """
 
 from __future__ import annotations
@@ -41,30 +42,30 @@ from roofline.specs.model import Model
 from roofline.whatif.solve.load import LEAST, saturated_at
 
 Progress = Callable[[int, int], None]
-"""Called with the configurations simulated and those that fit: bounds rule out most."""
+"""Called with two numbers of configurations: those simulated so far, and all that fit in memory."""
 
 LEVELS = ("roof", "decoding", "expected")
 """The bounds of a candidate, from the quickest and loosest on."""
 
 ALIKE = "alike"
-"""The bound at the roofline with what is known from candidates that are alike."""
+"""A level between the first two: the roofline, raised by what similar candidates take beyond it (SHARES_OF_TIME)."""
 
 Waiting = tuple[Key, int, int]
 """The key of a bound, its level, and the index of the configuration."""
 
 SHARES_OF_TIME = (0.3, 0.5)
-"""The least shares of a kernel's time beyond its roof among configurations that are `alike`: on one device, and there
-with one layout.
+"""A candidate's kernels exceed their roof by at least this share of what similar ones do: on its device; in its layout.
 
-It is of launches and latencies more than of work. The shares are margins, not laws: of seven models on 60 devices each,
-the least over the most of a device is below 0.30 on 5% of them (0.17 at least), with one layout below 0.54 (0.30).
+The excess is of launches and latencies more than of work, and so much the same. The shares are margins, not laws: among
+the configurations of seven models on 60 devices each, the least excess over the largest is below 0.30 on 5% of devices
+(0.17 at least), and with one layout below 0.54 on as many (0.30 at least).
 """
 
 TOGETHER = (4, 128)
-"""Configurations whose expected times are evaluated together: at first, and twice as many each time up to the most."""
+"""Configurations whose expected times are evaluated in one batch: at first, and at most, twice as many each time."""
 
 NODE, FASTEST_WITHIN = 8, 2
-"""The fastest deployment has a node of devices, or twice the fewest that meet the targets."""
+"""The fastest deployment has at most a NODE of devices, or FASTEST_WITHIN times the fewest that meet the targets."""
 
 
 class Search:
@@ -84,7 +85,7 @@ class Search:
         budget: float = math.inf,
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
-        self.budget = budget
+        self.budget = budget * (1 + 1e-9)  # which is met by devices whose prices add up to it but for their rounding
         self._attempts: dict[tuple[int, float], Iterator[Attempt]] = {}
         self._tried: dict[tuple[int, float], Attempt | None] = {}
         self._bounded: dict[tuple[int, str | float, float, int], Figures | None] = {}
@@ -112,7 +113,7 @@ class Search:
         return {entry.hardware.name for entry in found if priced is None or (self._price(entry) is not None) is priced}
 
     def _price(self, configuration: Configuration) -> float | None:
-        """USD per hour of a device, or for one user to buy it: as given, else from its spec."""
+        """USD per hour of a device, or of its purchase for a single user: as given, else from its spec."""
         hardware = configuration.hardware
         for name in (configuration.base.hardware_name, hardware.name):
             if name in self.prices:
@@ -122,6 +123,7 @@ class Search:
         return hardware.price.buy if self.service.alone else hardware.price.rent
 
     def choices(self) -> Iterator[Choice]:
+        """The best deployment by each objective, and the runner-up, where there are any."""
         most = math.inf
         for objective in USER_OBJECTIVES if self.service.alone else SERVICE_OBJECTIVES:
             best, runner_up = self._best_two(objective, most if objective.name == "fastest" else math.inf)
@@ -134,7 +136,7 @@ class Search:
         """The best deployment, and the best on other hardware if there is any; `most` as of `_deployment`."""
 
         def bound(index: int, level: str) -> Key | None:
-            # Most objectives ask for the same deployments.
+            # Objectives share what is tried and bounded: only the order of the keys differs.
             tried = self._tried.get((index, most))
             fewest = tried if isinstance(tried, int) else 1
             asked = (index, self._beyond(index) if level == ALIKE else level, most, fewest)
@@ -165,8 +167,8 @@ class Search:
     ) -> Iterator[tuple[Key, int]]:
         """Configurations by their `actual` key, least first; a `bound` of it decides which are simulated.
 
-        `actual` says whether the key is final, or else a higher bound.
-        Hardware that is `without` when its turn comes is left out.
+        `actual` also says whether its key is final; if not, it is a higher bound, and the configuration waits again.
+        Configurations whose hardware is in `without` when their turn comes are left out.
         """
         keys = ((bound(index, LEVELS[0]), index) for index in indices)
         waiting: list[Waiting] = [(key, 0, index) for key, index in keys if key is not None]
@@ -199,7 +201,10 @@ class Search:
     def _first(
         self, waiting: list[Waiting], level: int, most: int, bound: Callable[[int, str], Key | None]
     ) -> list[int]:
-        """Takes the first that wait at a level; at the roofline one of each hardware, while what others say lets it."""
+        """Take from the heap the first configurations that wait at a level, which are then bounded together.
+
+        At the roofline it is one of each hardware at a time: its decode steps raise the bounds of the others.
+        """
         soon: list[int] = []
         later, taken = list[Waiting](), set[str]()
         while waiting and waiting[0][1] == level and len(soon) + len(later) < most:
@@ -219,7 +224,7 @@ class Search:
         return soon
 
     def _beyond(self, index: int) -> float:
-        """The least seconds beyond its roof that the kernels of a candidate take, from what is known of those alike."""
+        """Seconds by which a candidate's kernels exceed their roof at least, as similar ones (`alike`) say."""
         keys = self.fitting[index].alike
         return max(share * self._beyond_roof.get(key, 0.0) for share, key in zip(SHARES_OF_TIME, keys, strict=True))
 
@@ -231,7 +236,7 @@ class Search:
         return found
 
     def _prefetch(self, indices: Sequence[int], level: str) -> None:
-        """Evaluate the times of the bounds of a level of some configurations together."""
+        """Evaluate in one batch the expected times that the bounds of some configurations at a level need."""
         deferred: list[Phase] = []
         for index in indices:
             if level not in vars(self.fitting[index]):
@@ -259,21 +264,21 @@ class Search:
         return figures_of(candidate, self._price(candidate.configuration), replicas, rate, bounds.ttft, tpot)
 
     def _exactly(self, candidate: Candidate, most: float) -> int | None:
-        """The replicas on at most so many devices within the budget; None for as few as meet the service."""
+        """The most replicas on at most `most` devices and within the budget; None for as few as meet the service."""
         if most == math.inf or self.service.alone:
             return None
         price = self._price(candidate.configuration)
         return int(min(most, math.inf if not price else self.budget / price) // candidate.devices)
 
     def _affords(self, figures: Figures) -> bool:
-        """Whether a deployment is within the budget, of which one without a price is not known."""
+        """Whether a deployment is within the budget; one without a price is not, unless there is no budget."""
         return math.isinf(self.budget) or (figures.cost is not None and figures.cost <= self.budget)
 
     def _attempt(self, index: int, most: float) -> Attempt | None:
         """The deployment of a configuration, or the replicas that are tried when it is asked again.
 
-        None if it cannot meet the service, or the hardware cannot run it. With `most` it has as many replicas as so
-        many devices allow, else the fewest.
+        None if it cannot meet the service, or the hardware cannot run it. With a finite `most` it has as many replicas
+        as this number of devices allows, else as few as meet the service.
         """
         asked, candidate = (index, most), self.fitting[index]
         if asked not in self._tried:
@@ -310,9 +315,9 @@ class Search:
         return tuple(found), together
 
     def _reached(self, name: str, keep_other: bool) -> float:
-        """The least TTFT or TPOT of all that fits, almost unloaded, with or without the other target.
+        """The least TTFT or TPOT of any configuration, almost unloaded, with or without the other target.
 
-        `closest` keeps what has it.
+        `closest` keeps the configuration that has it.
         """
         other = "tpot" if name == "ttft" else "ttft"
         limit = (getattr(self.service, other) if keep_other else None) or math.inf

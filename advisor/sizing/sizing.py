@@ -279,10 +279,13 @@ def size(
 
 
 def _check_budget(unlimited: Search, budget: float) -> None:
-    """Raise RooflineError with the cheapest deployment where it costs more than the budget."""
+    """Raise RooflineError with the cheapest deployment where it costs more than the budget, or has no known price."""
     cheapest = next(unlimited.choices(), None)
-    if cheapest is not None and (cost := cheapest.best.figures.cost) is not None:
-        best, per = cheapest.best, "" if unlimited.service.alone else "/h"
+    if cheapest is not None:
+        best, per, cost = cheapest.best, "" if unlimited.service.alone else "/h", cheapest.best.figures.cost
+        if cost is None:
+            told = f"a budget is of prices, and none of {best.hardware.name} is known: give it"
+            raise RooflineError(told, options=["price"])
         raise RooflineError(
             f"nothing within {budget:,.4g} USD{per} meets the service: the cheapest, {best.devices} x"
             f" {best.hardware.name}, costs {cost:,.4g} USD{per}",

@@ -21,7 +21,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from lab.command import run_command
-from lab.fit.hierarchy import Data, Key, Node, arranged, fit_all, shelved
+from lab.fit.hierarchy import Node, fit_all, shelved
+from lab.fit.rows import Data, Key, arranged
 from lab.fit.variance import components, crossings
 from lab.fit.variance import render as render_levels
 from lab.score.held_out import bundled, known_engine, markdown, newest, sampled, score, siblings, splits
@@ -125,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work(options: argparse.Namespace) -> str:
         data = arranged([*attention_layers.read(options.measurements), *sparse_layers.read(options.measurements)])
+        sys.stderr.writelines(f"left out: {reason}\n" for reason in data.left_out)
         found: Mapping[Key, Sequence[Node]] = bundled(data) if options.shipped else fit_all(data)
         if options.output is not None:
             source = Source(options.repository, options.commit, (), options.date, parser.prog)

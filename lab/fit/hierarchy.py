@@ -1,42 +1,57 @@
 """Fit all calibrations together: by kind of kernel and format, device, engine and version, with partial pooling.
 
-One physical form a kind; its constants form a tree, fitted from the root down. Every node is fitted to the rows below
-it, with a prior around the constants of its parent (`roofline.validate.fit.calibrate`):
+Each kind of kernel has one formula; the fits of its constants form a tree, from the root down. Every node is fitted to
+the rows below it (`lab.fit.rows`), with a prior around the constants of its parent
+(`roofline.validate.fit.calibrate`):
 
     all                     every engine on every device
       engine                its newest versions on every device (collectives: the devices with a kind of link)
         engine, family      one version on the devices of a family, where several were measured
           engine, device    one version on one device
 
-So a node with few rows stays near its parent, one with many follows its rows; the devices of a family share the
+So a node with few rows stays near its parent, and one with many follows its rows; the devices of a family share the
 choices of a version, such as its tiles. Kernels that engines share (`SHARED`: the rows of all engines agree within
-noise) have one node a device, below one for all; each version counts the same, and the residuals are those of versions
-that a fit did not see. Constants of the kernel mean the same
-in every table: the host time of tables without CUDA graphs has parameters of its own, and such a node takes what it
-cannot tell (`launch`) from tables of the same device with graphs. So do differences of two times (`DIFFERENCED`) from
-another engine, and the bandwidth of a quantizing kernel where a table has PyTorch's operators. What a library lacks on
-some devices (`local` parameters) is known of their family only.
+noise) have one node for each device, below one for all; each version counts the same, and the residuals are those of
+versions that a fit did not see. A constant of a kernel means the same in every table, though some tables cannot
+determine it, and then the fit starts from where it is known:
+
+    tables without CUDA graphs     host time hides the launch: that of the device's tables with graphs
+    differences of two times       the launch cancels: that of another engine on the device (`DIFFERENCED`)
+    quantizing in PyTorch          the bandwidth of the quantizing kernel is the median of other engines' on the device
+
+A `local` parameter, such as the slowdown of a shape that a library lacks a kernel for, holds within its family only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import isclose
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from lab.fit.shared import drawn
+from lab.fit.rows import (
+    GRAPHED,
+    HOSTED,
+    LEAF_ROWS,
+    LEAST_ROWS,
+    Data,
+    Key,
+    Place,
+    Table,
+    by_family,
+    is_enough,
+    newest,
+    tables_left_out,
+    top_of,
+)
 from lab.observation.collector import DIFFERENCED, Collector, are_differences, host_of
 from lab.tables.kernel_benchmarks import is_ungraphed
-from lab.tables.public import read
 from roofline.core.parameters import Unit
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.specs.version import Version
 from roofline.timing.calibration import SHARED, Fit
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import families, link_of
@@ -55,46 +70,22 @@ from roofline.validate.fit.calibrate import (
     summarise,
 )
 from roofline.validate.fit.search import Start, every_parameter, search
-from roofline.validate.tables.implausible import as_computed, believable
-from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, joined
-
-GRAPHED, HOSTED = Collector(), Collector(hosted=True)
-"""The harnesses of tables with CUDA graphs, and of those that a fit gives host time, too."""
-
-LEAF_ROWS = 400
-"""Most rows of one version on one device; more do not improve a dozen constants."""
-
-SHARED_ROWS = 1500
-"""Most rows of each version of a kernel that engines share, so that none outweighs the others."""
+from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin
 
 POOLED_ROWS = 1000
-"""Most rows of a node above, in equal parts from those below."""
+"""Most rows of a node with nodes below it, an equal share from each of these."""
 
 UNSEEN = 3
 """Rows of a version on a device, over those of its fit, from which its residuals are those of all rows."""
 
-LEAST_ROWS = 12  # from which a version on a device has constants of its own
-
-SPARSE = 0.05
-"""Rows of a version, over those of another on the device, below which it has no constants of its own with fewer than
-LEAF_ROWS and where no other device of the family ran it (vLLM 0.22's decode on L40S would err by 39% on 0.24's)."""
-
 FREE_CHOICE = 200
 """Rows from which a version on the only measured device of a family has choices of its own, such as its tiles."""
 
-WIDTH = 0.5  # of the prior around the constants of the parent, in factors of e
+WIDTH = 0.5
+"""Width of the prior around the constants of the parent, in factors of e."""
 
 BLOCK_SCALED = ("gemm", "fp8_block"), ("gemm", TRITON["fp8_block"])
 """Block-scaled GEMMs, with the engine's kernel that quantizes activations and with that of Triton."""
-
-Key = tuple[str, str]
-"""Op and format."""
-
-Place = tuple[str, Origin]
-"""Device, and the engine and version."""
-
-Table = Mapping[Place, Measurements]
-"""The rows of one op and format."""
 
 
 class Node(NamedTuple):
@@ -105,52 +96,13 @@ class Node(NamedTuple):
     fit: Fit
 
 
-class Data(NamedTuple):
-    """The rows of a fit by op and format, and in words which were left out."""
-
-    tables: Mapping[Key, Table]
-    left_out: tuple[str, ...]
-
-
-def load(folders: Iterable[Path]) -> Data:
-    """The believable rows of folders of measurement files, by op, format, device and origin."""
-    return arranged(part for folder in folders for part in read(folder))
-
-
-def arranged(measured: Iterable[Measurements]) -> Data:
-    """The believable rows of measurements, by op, format, device and origin."""
-    gathered: dict[Key, dict[Place, list[Measurements]]] = {}
-    left_out: list[str] = []
-    for kernels in measured:
-        if (fallback := np.asarray(kernels.columns.get("ungrouped", 0.0)) > 0).any():
-            kernels = kernels.rows(~fallback)
-            left_out.append(
-                f"{kernels.where}: {fallback.sum():,} rows of {kernels.op} of a kernel that serving does not run"
-            )
-            if not len(kernels):
-                continue
-        believed = believable([kernels], harness=GRAPHED)
-        left_out += believed.left_out
-        for name, own in (item for kept in believed.parts for item in kept.by_hardware().items()):
-            for origin, rows in by_origin(own).items():
-                for format, table in rows.formats().items():
-                    if as_computed(table, load_hardware(name)) is not table:
-                        continue  # constants of a format are those of its own arithmetic
-                    if shared := (kernels.op, format) in SHARED:
-                        table = drawn(table, SHARED_ROWS, 0)
-                    where = name, NONE if shared else origin
-                    gathered.setdefault((kernels.op, format), {}).setdefault(where, []).append(table)
-    tables = {
-        key: {place: joined(parts) for place, parts in sorted(places.items())}
-        for key, places in sorted(gathered.items())
-    }
-    return Data(tables, tuple(left_out))
-
-
 def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
-    """The nodes of one op and format."""
+    """The nodes of one op and format, each after its parent: the root, then each engine's with those below it.
+
+    Engines whose rows are differences of two times come last, since they start from the constants of the others.
+    """
     op, format = key
-    rows = {place: sample(part, LEAF_ROWS, seed) for place, part in table.items() if _is_enough(place, table)}
+    rows = {place: sample(part, LEAF_ROWS, seed) for place, part in table.items() if is_enough(place, table)}
     if not rows:
         return []
     marlin = op == "moe" and format in MARLIN
@@ -167,16 +119,16 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     eager = {
         place: "eager" in part.frame and bool(np.all(part.numbers("eager", 0.0) > 0)) for place, part in rows.items()
     }
-    tops = dict.fromkeys(_top(op, place) for place in sorted(rows, key=lambda place: hosted[place]))
-    told = {_top(op, place) for place in rows if less[place]}  # in part by other engines
-    for name, engine in sorted(tops, key=lambda top: top in told):
-        own = [place for place in rows if _top(op, place) == (name, engine)]
+    tops = dict.fromkeys(top_of(op, place) for place in sorted(rows, key=lambda place: hosted[place]))
+    dependent = {top_of(op, place) for place in rows if less[place]}  # which start from other engines' constants
+    for name, engine in sorted(tops, key=lambda top: top in dependent):
+        own = [place for place in rows if top_of(op, place) == (name, engine)]
         top = root
         if name != "pooled" or engine:
             host = hosted[own[0]]
             top = _general(fitted(newest(own), Start(_begun(root), WIDTH, informed=True), host, together=True))
             nodes.append(Node(name, Origin(engine, ""), top))
-        for places in _by_family(own, hardware):
+        for places in by_family(own, hardware):
             parent = top
             if len(places) > 1:
                 family = families(hardware[places[0][0]])[0]
@@ -199,20 +151,6 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     return nodes
 
 
-def _is_enough(place: Place, table: Table) -> bool:
-    """Whether a version on a device has rows for constants of its own."""
-    name, origin = place
-    count, family = len(table[place]), families(load_hardware(name))[0]
-    if count < LEAST_ROWS or count >= LEAF_ROWS:
-        return count >= LEAST_ROWS
-    siblings = (other for other, one in table if one == origin and other != name)
-    if any(families(load_hardware(other))[0] == family for other in siblings):
-        return True
-    return count >= SPARSE * max(
-        len(part) for (at, one), part in table.items() if (at, one.engine) == (name, origin.engine)
-    )
-
-
 def _fitted(
     op: str,
     format: str,
@@ -227,10 +165,10 @@ def _fitted(
     together: bool = False,
     table: Table = MappingProxyType({}),
 ) -> Fit:
-    """The fit of some of the rows of some places, `together` those of all families.
+    """The fit to a sample of the `rows` of some places; `together` where these are of several families.
 
-    The residuals of a single place (`leaf`) are those of all its rows in `table`, or cross-validated where a fit saw
-    most of them.
+    `hosted` fits have constants of host time. The residuals of a single place (`leaf`) are those of all its rows in
+    `table`, or cross-validated where the fit saw most of them.
     """
     harness, every_harness = Collector(hosted, together), Collector(hosted=True, together=together)
     if hosted:
@@ -269,14 +207,6 @@ def _between_versions(every: Measurements, device: Hardware, fit: Fit, seed: int
         errors.append(-log_errors(part, device, constants, GRAPHED))
         regimes.append(kernel_regimes(fit.op, part.columns))
     return summarise(fit.op, np.concatenate(errors), np.concatenate(regimes))
-
-
-def tables_left_out(rows: Measurements) -> Iterator[tuple[Origin, Measurements, Measurements]]:
-    """Each table of a kernel that engines share, with the others together; none where there is a single table."""
-    parts = by_origin(rows)
-    for one, part in parts.items():
-        if others := [other for name, other in parts.items() if name != one]:
-            yield one, part, joined(others)
 
 
 def fit_shared_kernel(key: Key, rows: Measurements, device: Hardware, nodes: Sequence[Node], seed: int = 0) -> Fit:
@@ -319,30 +249,6 @@ def _begun(parent: Fit) -> Mapping[str, float]:
     unknown = {one.name: one.start for one in every if one.local and parent.parameters[one.name] == one.default}
     beside = {one.name: one.default for one in GRAPHED.parameters(parent.op, parent.format)}
     return {**beside, **constants_of(parent), **{name: start for name, start in unknown.items() if start is not None}}
-
-
-def newest(places: Iterable[Place]) -> list[Place]:
-    """The newest of some versions of an engine on each device: what an unseen device will run is nearest to it."""
-    found: dict[str, Origin] = {}
-    for name, origin in places:
-        if name not in found or Version(found[name].version) < Version(origin.version):
-            found[name] = origin
-    return list(found.items())
-
-
-def _top(op: str, place: Place) -> tuple[str, str]:
-    """What a place is of below all: of an engine on every device, and in collectives of a kind of link."""
-    name, origin = place
-    link = link_of(load_hardware(name)) if op == "collective" else ""
-    return link or "pooled", origin.engine
-
-
-def _by_family(places: Sequence[Place], hardware: Mapping[str, Hardware]) -> Iterator[list[Place]]:
-    """The places of one version on the devices of a family, together."""
-    grouped: dict[tuple[str, Origin], list[Place]] = {}
-    for name, origin in places:
-        grouped.setdefault((families(hardware[name])[0], origin), []).append((name, origin))
-    yield from grouped.values()
 
 
 def _with_graphs(
@@ -468,5 +374,5 @@ def fit_elsewhere(
 
 def outside(op: str, device: str) -> Callable[[Place], bool]:
     """Whether a place is a device of another family; in collectives one with such links."""
-    family, (top, _) = families(load_hardware(device))[0], _top(op, (device, NONE))
-    return lambda place: families(load_hardware(place[0]))[0] != family and _top(op, place)[0] == top
+    family, (top, _) = families(load_hardware(device))[0], top_of(op, (device, NONE))
+    return lambda place: families(load_hardware(place[0]))[0] != family and top_of(op, place)[0] == top

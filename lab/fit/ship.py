@@ -25,8 +25,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from lab.command import run_command
-from lab.fit.hierarchy import Key, Table, fit_all, shelved
-from lab.fit.hierarchy import load as load_tables
+from lab.fit.hierarchy import fit_all, shelved
+from lab.fit.rows import Key, Table
+from lab.fit.rows import load as load_tables
 from lab.fit.shared import fit_shared, widen
 from lab.fit.variance import components, crossings
 from lab.fit.variance import render as render_levels
@@ -61,6 +62,7 @@ def hierarchical(folders: Sequence[Path], output: Path, source: Source) -> Itera
     further members, stay there.
     """
     data = load_tables(folders)
+    sys.stderr.writelines(f"left out: {reason}\n" for reason in data.left_out)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
         found = fit_all(data, pool.map)
         levels = components(list(crossings(data, found, pool.map)))

@@ -29,18 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from lab.fit.hierarchy import (
-    GRAPHED,
-    Data,
-    Key,
-    Node,
-    Place,
-    Table,
-    fit_elsewhere,
-    fit_shared_kernel,
-    outside,
-    tables_left_out,
-)
+from lab.fit.hierarchy import Node, fit_elsewhere, fit_shared_kernel, outside
+from lab.fit.rows import GRAPHED, Data, Key, Place, Table, tables_left_out
 from lab.fit.shared import drawn
 from lab.observation.collector import NO_HOST
 from roofline.specs.hardware import Hardware, load_hardware

@@ -27,20 +27,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from lab.command import run_written
-from lab.fit.hierarchy import (
-    HOSTED,
-    LEAF_ROWS,
-    Data,
-    Key,
-    Node,
-    Place,
-    fit_all,
-    fit_elsewhere,
-    fit_shared_kernel,
-    load,
-    outside,
-    shelved,
-)
+from lab.fit.hierarchy import Node, fit_all, fit_elsewhere, fit_shared_kernel, outside, shelved
+from lab.fit.rows import HOSTED, LEAF_ROWS, Data, Key, Place, load
 from lab.fit.shared import drawn
 from roofline.core.documents import read_mapping
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware

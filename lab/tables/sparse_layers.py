@@ -2,13 +2,15 @@
 
 The tables (ai-dynamo/aiconfigurator, collector/) time a layer from the normalised input to the output projection,
 without norms around it and without the all-reduce, on one rank's heads. A row here is of the indexer and attention;
-projections, norms and selections take the `rest` of the layer, as predicted with their own constants. Rows whose heads
-are not those of a rank are left out.
+projections, norms and selections take the `rest` of the layer, as predicted with their own constants. Rows of unknown
+models or formats, of heads that are not those of a rank, and of layers that cannot be predicted are left out, which
+standard error says.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +19,7 @@ import numpy as np
 
 from lab.observation.selecting import comparisons
 from lab.tables.attention_layers import software
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, SpecError
 from roofline.graph.extents import Step, extents
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
@@ -104,7 +106,10 @@ FILE = re.compile(r"([^.]+)\.(?:dsv4_)?(csa|hca|dsa|msa)_(context|generation)_mo
 
 
 def read(folder: Path, most: int = 1000) -> list[Measurements]:
-    """The rows of a folder's tables of layers, at most so many random ones of each."""
+    """The rows of a folder's tables of layers, at most so many random ones of each.
+
+    Raises SpecError where a file of the predictions, such as a calibration, cannot be read.
+    """
     import pandas as pd
 
     found: dict[tuple[str, str], list[pd.DataFrame]] = {}
@@ -149,7 +154,9 @@ def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str,
         hardware, repository, gemm, cache, ran = map(str, values[:5])
         base, heads, engine = repository.rpartition("/")[2], float(str(values[5])), ran.partition(" ")[0]
         known = next((one for name, one in sorted(MODELS.items(), reverse=True) if base.startswith(name)), None)
+        table = f"{repository} in {gemm} with {heads:g} heads and a cache in {cache} of {ran} on {hardware}"
         if known is None or gemm not in FORMATS or known[1] % heads:
+            _say_left_out(part, table, "the model, the format or such a rank is not known")
             continue
         model, every = known
         form = RELEASED.get((origin(ran).engine, model), FORMATS[gemm])
@@ -159,7 +166,10 @@ def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str,
         place, without = load_hardware(hardware), UNTIMED if (kind, engine) == ("dsa", "SGLang") else ()
         try:
             layer = _layer(model, place, every // int(heads), origin(ran).engine, kind, decode, options, without)
-        except RooflineError:
+        except SpecError:
+            raise  # such as a calibration that cannot be read: no fault of these rows
+        except RooflineError as error:
+            _say_left_out(part, table, str(error))
             continue
         step = Step(*(part[name].to_numpy() for name in ("batch_size", "isl", "step")))
         columns, rest, skipped = layer.rows(step)
@@ -173,6 +183,10 @@ def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str,
         timed |= {"rest": rest, "skipped": skipped, "compared": compared}
         op = "sparse_decode" if decode else "sparse_prefill"
         yield op, part[["hardware", "host"]].assign(op=op, **timed, **given)
+
+
+def _say_left_out(part: pd.DataFrame, table: str, reason: str) -> None:
+    sys.stderr.write(f"rows left out: {len(part):,} of {table}, since {reason}\n")
 
 
 def _compared(kind: str, engine: str, part: pd.DataFrame, given: Mapping[str, Array]) -> Array | float:

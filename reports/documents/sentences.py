@@ -209,12 +209,11 @@ class Sentences(Struct, frozen=True):
         if self.scenario.profile.split_layers:
             turns = f" of {parallel.pipeline} devices" if parallel.pipeline > 1 else ""
             return [f"{parallel.data} replicas{turns}"] if parallel.data > 1 else []
-        names = LAYOUTS
-        degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not apart}
+        degrees = {short: getattr(parallel, name) for name, short in LAYOUTS.items() if name != "data" or not apart}
         shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
         if shown and not apart and (rival := self.verdict.plan.rival) is not None:
             other, found = rival
-            degrees = {short: getattr(other.settings.parallel, name) for name, short in names.items()}
+            degrees = {short: getattr(other.settings.parallel, name) for name, short in LAYOUTS.items()}
             beside = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
             close = found.confidence == "open"
             if self.brief >= Brief.LEAST:

@@ -63,7 +63,7 @@ def bracket_roots(
     algorithm for finding the zero of a nonlinear function without using derivatives, 1997): half of the evaluations of
     bisection.
     """
-    # The last place, the other end of the bracket, and the place that it replaced.
+    # The last place, the other end of the bracket, and the end that the last place replaced (`before`, below).
     last, other, at_last, at_other = high, low, above, below
     with np.errstate(invalid="ignore", divide="ignore"):
         share = above / (above - below)

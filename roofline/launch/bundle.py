@@ -46,7 +46,7 @@ class Target(StrEnum):
 
 
 COLUMNS = 80
-"""Columns of comments."""
+"""Characters of a line of comments."""
 
 COMPARE = f"roofline validate import {RESULT} --prediction prediction.json"
 """What compares the benchmark's result with the prediction, in the folder of --output."""
@@ -219,11 +219,11 @@ def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
         others = "the other has 1" if plan.nodes == 2 else f"the others have 1 to {plan.nodes - 1}"
         script += f"# LEADER: the address of the node whose NODE_RANK is 0; {others}.\n"
         script += f'if [ "$NODE_RANK" = 0 ]; then\n  {command.text}\nelse\n  {plan.command(node=1).text}\nfi\n'
-    elif plan.beside:
+    elif plan.device_sets:
         own = plan.server.port
         ports = [own + 1 + index for index in range(plan.copies)]
         script += "trap 'kill 0' EXIT\n"  # which ends the servers with their router
-        for port, only in zip(ports, plan.beside, strict=True):
+        for port, only in zip(ports, plan.device_sets, strict=True):
             script += f"{plan.command(port=port, only=only).text} &\n"
         script += f'nginx -p "$(mktemp -d)" -c "$PWD/{manifests.ROUTER_FILE}" -g "daemon off;"\n'
         route = manifests.router(own, [f"127.0.0.1:{port}" for port in ports])
@@ -239,6 +239,7 @@ def _config(command: Command) -> dict[str, str]:
 
 
 def _manifest(plan: Plan, curve: Curve, target: Target, remark: str) -> dict[str, str]:
+    """The YAML file of a plan for a target other than a shell, below the `remark`; pools apart have a server each."""
     tandem, documents = curve.tandem, []
     if tandem is None:
         place = _place(plan)
@@ -260,8 +261,8 @@ def _place(plan: Plan, listen: Listen = Listen.EVERYWHERE) -> Place:
     commands = [plan.command(node=node, listen=listen) for node in range(min(plan.nodes, 2))]
     name = manifests.safe_name(f"{name_of(plan.scenario)}-{plan.server.name}")
     hardware, model = plan.scenario.hardware, plan.checkpoint[0]
-    copies, beside = plan.copies, plan.beside
-    return Place(name, plan.server, plan.version, commands, hardware, plan.devices, plan.nodes, model, copies, beside)
+    copies, sets = plan.copies, plan.device_sets
+    return Place(name, plan.server, plan.version, commands, hardware, plan.devices, plan.nodes, model, copies, sets)
 
 
 class _Plain(yaml.SafeDumper):

@@ -46,8 +46,8 @@ CLAIM = "models"
 class Place(NamedTuple):
     """A server of a manifest: its commands by node (the leader's first), on `devices` of each node's hardware.
 
-    `copies`: the replicas of it, among which its Service divides the requests; `beside`: the devices of each of those
-    of one machine, by number.
+    `copies`: the replicas of it, among which its Service divides the requests; `device_sets`: the device numbers of
+    each, such as "0,1", where they share one machine. `model` is what it loads: a repository, or the path of a file.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     nodes: int
     model: str = ""
     copies: int = 1
-    beside: Sequence[str] = ()
+    device_sets: Sequence[str] = ()
 
     @property
     def folder(self) -> str:
@@ -128,15 +128,17 @@ def compose(place: Place) -> Document:
     """A Docker Compose project of one service; of several servers one each on its own devices, behind a router."""
     if place.nodes > 1:
         raise RooflineError("Docker Compose has one node: launch as kubernetes")
-    if place.copies > 1 and not place.beside:
+    if place.copies > 1 and not place.device_sets:
         among = f"share one machine, with devices of {alternatives([*VISIBLE])}"
         raise RooflineError(f"the servers of a Docker Compose project {among}: launch one server, or as kubernetes")
     document = _composed(place)
-    if not place.beside:
+    if not place.device_sets:
         return document
     (entry,) = document["services"].values()
     ports, names = entry.pop("ports"), [f"{place.name}-{index}" for index in range(place.copies)]
-    services: Document = {name: _pinned(entry, place, only) for name, only in zip(names, place.beside, strict=True)}
+    services: Document = {
+        name: _pinned(entry, place, only) for name, only in zip(names, place.device_sets, strict=True)
+    }
     config = [{"source": "router", "target": "/etc/nginx/nginx.conf"}]
     services["router"] = {"image": ROUTER_IMAGE, "ports": ports, "configs": config, "depends_on": names}
     route = router(place.port, [f"{name}:{place.port}" for name in names])
@@ -152,6 +154,7 @@ def _pinned(entry: Document, place: Place, only: str) -> Document:
 
 
 def _composed(place: Place) -> Document:
+    """A Docker Compose project of one server."""
     command = place.commands[0]
     entry: Document = {
         "image": place.image,
@@ -220,6 +223,7 @@ def kubernetes(place: Place) -> list[Document]:
 
 
 def _pod(place: Place, command: Command, through_shell: bool = False) -> Document:
+    """The spec of a pod that runs a command, `through_shell` where it has variables of its node's rank and leader."""
     container: Document = {
         "name": "server",
         "image": place.image,

@@ -50,9 +50,8 @@ class Listen(Enum):
 class Plan(Struct, frozen=True, dict=True):
     """A server of a scenario: `slots` requests at once, with `room` in memory; `hits`: prompts are partly cached.
 
-    `tiers` of its KV cache are as `--tiers` writes them.
-
-    `copies` are such servers, each on devices of its own, among which a router divides the requests.
+    `trusted`: it may run code from the model's repository. `copies` are such servers, each on devices of its own, among
+    which a router divides the requests. `tiers` of its KV cache are as `--tiers` writes them.
     """
 
     scenario: Scenario
@@ -110,7 +109,7 @@ class Plan(Struct, frozen=True, dict=True):
         """What the user has to replace, or to know."""
         server, needs = self.server, needs_of(repository_of(self.scenario))
         if self.copies > 1:
-            one_of = "" if self.beside else "One of "  # a script starts together those of one machine
+            one_of = "" if self.device_sets else "One of "  # one script starts all servers of a machine
             yield f"{one_of}{self.copies} servers, each on its own devices, behind a router that the benchmark asks"
         if newer := server.newer(self.scenario.profile.version):
             yield newer
@@ -132,8 +131,8 @@ class Plan(Struct, frozen=True, dict=True):
             yield f"vLLM's recipe of {needs.recipe} adds --trust-remote-code, to run the repository's code: say it here"
 
     @property
-    def beside(self) -> list[str]:
-        """The devices of each of several servers of one machine, by number; none of one server, or on machines."""
+    def device_sets(self) -> list[str]:
+        """The device numbers of each server, such as "0,1", where several share one machine; otherwise none."""
         whole = self.devices * self.copies
         hardware = self.scenario.hardware
         if self.copies == 1 or self.nodes > 1 or whole > hardware.machine_devices or hardware.vendor not in VISIBLE:

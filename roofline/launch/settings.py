@@ -1,4 +1,4 @@
-"""The settings of a server that runs a scenario: what the scenario says, what it needs, and what the engine has not.
+"""The settings of a server that runs a scenario, and refusals of what its engine cannot be told.
 
 A setting is a name of `specs/servers.yaml`, that of the scenario's option where there is one. An option or technique
 that is neither a setting of the engine nor a part of the workload is refused: a server never runs something else than
@@ -32,15 +32,16 @@ from roofline.techniques import check_request
 from roofline.timing.exchanges import exchange_choice
 
 GIB = 2.0**30
+"""Bytes of a GiB."""
 
-UNTOLD = ("carbon", "fuse", "micro_batches", "sp")
-"""Options for which no engine has a word. Others are settings that are read from the scenario, or say what no server is
-told: the workload, the machine, and how the prediction counts."""
+NO_OPTION = ("carbon", "fuse", "micro_batches", "sp")
+"""Options of a scenario that no engine can be told. The others are read from the scenario as settings, or are not for a
+server: the workload, the machine, and how the prediction counts."""
 
-OWN = frozenset({"continuous-batching", "paged-attention", "flash-attention", "cuda-graphs"})
+ALWAYS_ON = frozenset({"continuous-batching", "paged-attention", "flash-attention", "cuda-graphs"})
 """Techniques that every engine here has switched on."""
 
-SAID = frozenset(
+READ_AS_SETTINGS = frozenset(
     {"tensor-parallelism", "pipeline-parallelism", "data-parallelism", "expert-parallelism", "chunked-prefill"}
     | {"two-batch-overlap", "experts-on-cpu", "fp8-kv", "mixed-devices", "lora", "punica", "s-lora"}
 )
@@ -111,15 +112,15 @@ def check_covered(scenario: Scenario, server: Server) -> None:
     """Raise RooflineError for options and techniques that the engine cannot be told."""
     if not scenario.asked:
         raise RooflineError("a scenario whose fields were changed has no command: change its options")
-    for name in UNTOLD:
+    for name in NO_OPTION:
         if OPTIONS[name].differs(scenario.given(name)):
             raise RooflineError(f"{server.title} has no option for {name}: omit it", options=[name])
     for written in scenario.techniques:
         name, values = check_request(written).name, written.partition(":")[2]
-        plain = name in OWN or _scheme_of(name) is not None
+        plain = name in ALWAYS_ON or _scheme_of(name) is not None
         if plain and values:
             raise RooflineError(f"{server.title} cannot be told {written}: omit its parameters", options=["with"])
-        if not plain and name not in SAID and name not in server.drafts:
+        if not plain and name not in READ_AS_SETTINGS and name not in server.drafts:
             raise RooflineError(f"{server.title} has no option for the technique {name}: omit it", options=["with"])
 
 
@@ -147,6 +148,7 @@ def scheme_of(scenario: Scenario) -> str | None:
 
 
 def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
+    """The number formats of weights, activations and KV cache; raises RooflineError for what the server cannot read."""
     scheme, precision = scheme_of(scenario), scenario.precision
     if scheme is not None:
         online = any(scheme in (row.values or ()) for row in server.rows.get("quant", ()))
@@ -241,7 +243,7 @@ def _counts(scenario: Scenario, server: Server, slots: int, context: int, limite
 
 
 def _places(scenario: Scenario, server: Server) -> Iterator[Wanted]:
-    """What is kept, or computed, beside the devices."""
+    """Weights, tables and layers that are kept or computed outside of the devices, and unequal shares of devices."""
     settings, model = scenario.settings, scenario.model
     if settings.offload.kv:
         raise RooflineError(
@@ -282,6 +284,7 @@ def _places(scenario: Scenario, server: Server) -> Iterator[Wanted]:
 
 
 def _switches(scenario: Scenario) -> Iterator[Wanted]:
+    """Modes of execution that a scenario switches on, and the room for its adapters."""
     settings = scenario.settings
     if settings.eager:
         yield Wanted("enforce_eager", True)

@@ -176,7 +176,7 @@ def _no_ops(analysis: Analysis, served: bool) -> Iterator[tuple[str, str]]:
         yield "--mm-encoder-tp-mode data", lacking
     for name in ("enable_expert_parallel", "dp_attention"):
         if scenario.asked and scenario.given(name) and parallel.expert == 1:
-            yield OPTIONS[name].flag, "there is one device"
+            yield OPTIONS[name].flag, "each stage has one device" if parallel.pipeline > 1 else "there is one device"
     for name, steps in () if served else scenario.settings.prompt_steps.items():
         yield f"{OPTIONS[name].flag} {steps}", "a static batch has its prompts in whole steps, one after the other"
     default = scenario.convention is Convention.PHYSICAL

@@ -336,9 +336,10 @@ class Scenario:
     def run_precision(self) -> Precision:
         """The formats that the engine computes in.
 
-        Some quantize activations that meet integer weights to 8 bits, and those that meet MXFP4 to that, but in models
-        that were released with experts in it. Activations in FP8 or FP4 that the hardware does not multiply stay as
-        they are where the engine has a weight-only kernel (Marlin for NVFP4 on Hopper); NVIDIA's alone multiply NVFP4.
+        Some engines quantize the inputs of integer weights to 8 bits, and those of MXFP4 weights to MXFP4; the experts
+        of models that were released with MXFP4 experts alone keep inputs of 16 bits. Activations in FP8 or FP4 that the
+        hardware does not multiply stay in 16 bits where the engine has a weight-only kernel (Marlin for NVFP4 on
+        Hopper). Of all vendors' hardware only NVIDIA's multiplies NVFP4.
         """
         precision, hardware, linear = self.precision, self.hardware, self.precision.weights.linear
         if linear is None or self.convention is not Convention.PHYSICAL or precision.compute is not None:

@@ -131,7 +131,7 @@ class _Stages(Struct, frozen=True, dict=True):
         """Prefill, decode, and samples of TTFT of both (samples, points), at rates below the largest one."""
         first, second = self.prefill.at(rate), self.decode.at(rate)
         in_use = rate / self.prefill.saturation
-        waited = (first.samples - self.alone) * regular(self.apart, self.prefill.times.unit, in_use)
+        waited = (first.samples - self.alone) * regular(self.apart, self.prefill.times.square, in_use)
         each = float(self.sent.mean())
         used = np.minimum(rate / self.prefill.replicas * each, BELOW)
         # Samples of both stages are of the same points of a cube: half a turn makes them independent.

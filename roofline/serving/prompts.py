@@ -1,4 +1,9 @@
-"""The tokens of prompts that wait at the start of a step: a Markov chain (`roofline.serving.steady`)."""
+"""The tokens of prompts that wait at the start of a step: a Markov chain, as `roofline.serving.steady` describes it.
+
+A state stands for a number of tokens, `unit` times its index. From state to state a step takes tokens away and prompts
+arrive while it lasts, whose tokens are a compound Poisson number (its distribution by Fourier transform). Arrays are of
+points (a rate and a number of sequences each), states, and where they are square the states that follow.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roofline.serving.tables import Array
-from roofline.serving.times import NOTHING, Times
+from roofline.serving.times import TINY, Times
 
 STATES, BLOCK = 96, 4
-"""Numbers of waiting tokens that are told apart, and points at once, whose transforms stay in the cache of a core."""
+"""States of the chain, and points computed at once: as many as have transforms that fit in the cache of a core."""
 
 COARSE = 4
-"""States of a step's room below which their number is whole."""
+"""Where the room of a step is fewer states than this, it is made a whole number of them."""
 
 ROUNDS, MOST_OF = 3, (0.0, 0.25, 0.5, 0.75, 0.9, 0.97)
-"""Rounds that find what the other data-parallel ranks take, and quantiles between which the most of them is taken."""
+"""Rounds that find what the other data-parallel ranks take, and quantiles between which the most of one is sampled."""
 
 LAGGED = 3
-"""Rounds that find in what steps prompts arrived that are scheduled ahead."""
+"""Rounds that find whether the step had prompts in which those arrived that are scheduled ahead."""
 
 FULL = 0.97
 """The part of the room for prompts that they use at most, where the chain has a stationary distribution."""
@@ -28,12 +33,12 @@ FULL = 0.97
 class Prompts(NamedTuple):
     """The stationary distribution of the tokens that wait at the start of a step on a data-parallel rank.
 
-    `length` are the seconds of a step in each state (states, points), `share` the states' probabilities, `unit` the
-    tokens that a state stands for, `room` those that a step takes, `mean` the time from one decode token to the next,
-    `waiting` the mean prompts waiting on all ranks, `cycle` the time from one step without prompts to the next, `busy`
-    the share of time in steps with prompts, `still` the seconds of a step without, `none` the probability that
-    the other ranks have none, `dispersion` the variance over the mean of the prompts that begin to decode in a step,
-    and `late` the seconds by which a sequence is later than others, since it begins where prompts wait.
+    `length` are the seconds of a step in each state and `share` the states' probabilities, both (states, points); all
+    else is by point. `unit` are the tokens of one state, `room` those that a step takes at most. In seconds, `mean` is
+    the time from one decode token to the next, `cycle` that from one step without prompts to the next, `still` that of
+    a step without prompts, and `late` the delay of a sequence since it begins where prompts wait. `waiting` are the
+    mean prompts waiting on all ranks, `busy` is the share of time in steps with prompts, `none` the probability that
+    the other ranks have none, and `dispersion` the variance over the mean of prompts that begin to decode in a step.
     """
 
     length: Array
@@ -57,18 +62,19 @@ class Prompts(NamedTuple):
         return np.asarray(one + (place - low) * (self.length[low + 1, point] - one))
 
     def without(self, at: Array, decoding: Array, biased: bool) -> Array:
-        """Seconds of a step without prompts of this rank, of samples (samples, 1), by its length where `biased`.
+        """Seconds of a step without prompts of this rank (samples, points), at quantiles `at` (samples, 1).
 
-        Without prompts of others it takes time only while some sequence decodes, `decoding` of the time.
+        Other ranks may have prompts; else it takes time only while some sequence decodes, `decoding` of the time.
+        `biased`: the step is drawn in proportion to its length, as one in which a request arrives.
         """
         # Of few requests the idle time between them is most of both means, whose difference then says nothing.
-        others = np.maximum(self.length[0] - self.none * self.still, 0.0) / np.maximum(1 - self.none, NOTHING)
+        others = np.maximum(self.length[0] - self.none * self.still, 0.0) / np.maximum(1 - self.none, TINY)
         alone = self.none * (self.still / self.length[0] if biased else 1.0)
         return np.where(at < alone - 1e-9, decoding * self.still, others)
 
 
 def prompts_at(times: Times, rate: Array, number: Array, batch: Array) -> Prompts:
-    """The distribution at each rate, with each number of sequences that decode, and of prompts that arrive together."""
+    """The distribution at each rate (requests/s), number of decoding sequences, and mean batch of arrivals."""
     parts = [
         _prompts_of(times, *(each[start : start + BLOCK] for each in (rate, number, batch)))
         for start in range(0, rate.size, BLOCK)
@@ -83,27 +89,25 @@ def seconds(times: Times, tokens: Any, number: Any) -> Array:
 
 
 def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Prompts:
-    """The chain of waiting tokens: what a step leaves, and a compound Poisson number of those that arrive in it.
-
-    Prompts arrive in batches, whose sizes are geometric with the mean `batch`.
-    """
+    """The chain of waiting tokens; prompts arrive in batches, whose sizes are geometric with the mean `batch`."""
     states = np.arange(float(STATES))
-    room = np.maximum(times.held(number), 1.0)
+    room = np.maximum(times.room_at(number), 1.0)
     lengths, ranks = times.lengths, times.ranks
     batch = 1 + (batch - 1) / ranks
     full, decode, (base, slope) = times.filled(number), times.at(number), times.base_and_slope(number)
-    # Beyond the room the chain has no stationary distribution.
+    # At the utilisation `used` of 1 or more the chain has no stationary distribution.
     rate = np.minimum(rate, FULL * room / (times.mean * full))
     used = rate * times.mean * full / room
     room = room / ranks
+    # The states reach to about six times the mean queue of an M/G/1, of one rank.
     expected = rate / ranks * times.mean * (decode + base) / (1 - used)
-    expected = expected + used / (1 - used) * (times.mean * (times.unit + 2 * batch - 2) + room) / 4
+    expected = expected + used / (1 - used) * (times.mean * (times.square + 2 * batch - 2) + room) / 4
     expected = expected + times.mean * (batch - 1)
     wide = np.minimum((6 * expected + 2 * lengths.max()) / STATES, times.mean)
     unit = np.minimum(wide, room)
     if lengths.size == 1:  # a whole number of states
         wide, unit = (times.mean / np.ceil(times.mean / each - 1e-9) for each in (wide, unit))
-    # The same of a step's room, where that is few.
+    # So is a step's room, where it is few states.
     unit = np.where(room < COARSE * unit, room / np.ceil(room / unit - 1e-9), unit)
     # Where the room is so little that a prompt would be beyond the last state, a state takes several steps.
     unit = np.where(lengths.max() < STATES * unit, unit, wide)
@@ -111,7 +115,7 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     taken = np.minimum(tokens, np.maximum(times.taken(tokens, number[:, np.newaxis]), 1.0))
     # Fourier transforms of the prompts' tokens, each split between the two states next to it.
     place = np.maximum(lengths / unit[:, np.newaxis], 1.0)  # a prompt, however short, takes a step
-    whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, NOTHING)
+    whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, TINY)
     place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
     one: Any = np.fft.rfft(_split(place))  # (points, frequencies)
     many = batch[:, np.newaxis]
@@ -119,7 +123,7 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     left = (tokens - taken) / unit[:, np.newaxis]
     # What is left, however little, takes a step; of a state that takes several, what is left on average.
     left = np.where((left > 1e-9) & (left < 1) & (unit < room * (1 + 1e-9))[:, np.newaxis], 1.0, left)
-    # With nothing to decode the next request is awaited.
+    # A replica that only prefills waits for the next request instead of decoding.
     still: Array = decode if times.steps else 1 / np.maximum(rate, 1e-9)
     share, each = np.zeros_like(tokens), (rate / ranks / batch)[:, np.newaxis]
     share[:, 0] = 1.0
@@ -138,7 +142,7 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
         ended = _count(times, tokens, unit) - _count(times, left * unit[:, np.newaxis], unit)
         # The last state of a prompt, where it takes several steps, is left when the prompt ends.
         last = (left > 0) & (left < 1)
-        ended[:, 0] = np.where(last, free * ended, 0.0).sum(axis=1) / np.maximum(free[:, 0], NOTHING)
+        ended[:, 0] = np.where(last, free * ended, 0.0).sum(axis=1) / np.maximum(free[:, 0], TINY)
         ended[last] = 0.0
         parts = (free, plain, ended, length, *([others] if times.alone else []))
         late = _late(None, *parts)
@@ -146,28 +150,29 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
             # Prompts of so many steps outlast the sequence: of the steps that follow only those of the sequence count.
             steps = times.steps / (none[several].min() if times.alone else 1.0)
             late[several] = _late(round(steps), *(each[several] for each in parts))
-    # Those that arrive while prompts are computed delay others, and so on: a branching process.
+    # Prompts that arrive while prompts are computed delay others, and so on: a branching process of this mean.
     further = np.clip(rate * np.minimum(slope, times.full(number)), 0.0, 0.95)
-    # A rank whose prompts go first decodes in steps without prompts of its own.
+    # A rank that computes prompts first decodes only in steps without prompts of its own.
     token = cycle if times.alone else mean / np.maximum(share[:, 0], 1e-9) if times.apart else mean
-    dispersion = times.unit / (1 - further) ** 2 + rate * token
+    dispersion = times.square / (1 - further) ** 2 + rate * token
     if times.alone and ranks == 1 and times.steps:
-        dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.unit - 1), 1.0)
+        dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.square - 1), 1.0)
     return Prompts(length.T, share.T, unit, room, token, waiting, cycle, busy, still, others, dispersion, late)
 
 
 def _count(times: Times, tokens: Array, unit: Array) -> Array:
-    """Prompts of some waiting tokens: one at least, and of less than a state the chance that one waits."""
+    """The prompts that some waiting tokens are of: at least one, but of a part of a state that part of one."""
     return np.minimum(np.maximum(tokens / times.mean, 1.0), tokens / unit[:, np.newaxis])
 
 
 def _late(
     steps: int | None, share: Array, rows: Array, prompts: Array, length: Array, others: Array | None = None
 ) -> Array:
-    """The seconds that the `steps` after that of a prompt take more than the mean ones: by default all of them.
+    """The seconds by which the `steps` that follow a prompt's last one exceed mean ones; by default all that follow.
 
-    The solution of Poisson's equation. Where prompts go first, it is the seconds between steps without prompts of any
-    rank, which the others have none of with some probability.
+    It is the solution of Poisson's equation of the chain `rows`, with its stationary `share` and the seconds `length`
+    of steps, averaged over the `prompts` that end in each state. Where prompts are computed first, it is in seconds
+    between steps without prompts of any rank; `others` is the probability that the other ranks have none.
     """
     usual = (share * length).sum(axis=1, keepdims=True)
     if others is not None:
@@ -181,7 +186,7 @@ def _late(
     else:
         later = _following(rows, more[..., np.newaxis], steps)[..., 0]
     weight = share * prompts
-    return np.asarray((weight * later).sum(axis=1) / np.maximum(weight.sum(axis=1), NOTHING))
+    return np.asarray((weight * later).sum(axis=1) / np.maximum(weight.sum(axis=1), TINY))
 
 
 def _following(rows: Array, values: Array, steps: int) -> Array:
@@ -195,7 +200,7 @@ def _following(rows: Array, values: Array, steps: int) -> Array:
 
 
 def _dispersion(rows: Array, prompts: Array) -> Array:
-    """Variance over the mean of the prompts computed from one step without to the next, by moments of first passage."""
+    """Variance over the mean of the prompts from one step without any to the next, by moments of first passage."""
     later, some, first = rows[:, 1:, 1:], prompts[:, 1:, np.newaxis], rows[:, :1, 1:]
     system = np.eye(STATES - 1) - later
     mean = np.linalg.solve(system, some)
@@ -205,10 +210,10 @@ def _dispersion(rows: Array, prompts: Array) -> Array:
 
 
 def _length(times: Times, taken: Array, number: Array, share: Array, still: Array) -> Array:
-    """Seconds of a step in which a rank takes some tokens (points, states), and the others as their states have it.
+    """Mean seconds of a step in which one rank takes `taken` tokens (points, states), and the others by their `share`.
 
-    Ranks are alike and independent: with the distribution of the tokens taken, that of the most of the others is its
-    power.
+    Ranks are alike and independent, so that the most that any of the others takes has the distribution function of one
+    rank to the power of their number.
     """
     number = number[:, np.newaxis]
     if times.ranks == 1:
@@ -221,7 +226,7 @@ def _length(times: Times, taken: Array, number: Array, share: Array, still: Arra
 
     def step(most: Array, rest: Array) -> Array:
         mean = (taken + most + (others - 1) * rest) / times.ranks
-        return np.asarray(np.maximum(times.step(number, np.maximum(np.maximum(taken, most), 1.0), mean), NOTHING))
+        return np.asarray(np.maximum(times.step(number, np.maximum(np.maximum(taken, most), 1.0), mean), TINY))
 
     length = none * np.where(taken > 0, step(np.zeros_like(none), np.zeros_like(none)), still[:, np.newaxis])
     for low, high in zip(MOST_OF, (*MOST_OF[1:], 1.0), strict=True):
@@ -234,11 +239,11 @@ def _length(times: Times, taken: Array, number: Array, share: Array, still: Arra
 
 
 def _stationary(times: Times, left: Array, one: Any, arriving: Array) -> tuple[Array, ...]:
-    """Twice the probabilities of states, and of transitions, by what a step leaves and the transform of a prompt.
+    """The probabilities of states (points, states) and of transitions (points, states, states), each twice.
 
-    With steps that are scheduled ahead, those that come to a step arrived in the one before the last, with prompts with
-    some probability that depends on the state: found in a few rounds. The second of both are those of steps that are
-    not scheduled ahead: what every other step leaves and begets.
+    The second of each are without steps that are scheduled ahead. With them, a step takes what arrived in the one
+    before the last, which had prompts with a probability that depends on the state and is found in a few rounds. `left`
+    is what a step leaves, `one` the transform of a prompt's tokens, `arriving` the prompts that arrive in a step.
     """
     arrive = _arriving(one, arriving)
     if not times.steps and times.ranks == 1:
@@ -251,7 +256,7 @@ def _stationary(times: Times, left: Array, one: Any, arriving: Array) -> tuple[A
     none, some = _rows(left, arrive[:, :1]), _of_states(arrive)[:, 1:]
     after = np.broadcast_to(1 - share[:, :1], share.shape)[..., np.newaxis]
     for _ in range(LAGGED):
-        with_prompts = share[:, np.newaxis, 1:] / np.maximum(1 - share[:, :1, np.newaxis], NOTHING)
+        with_prompts = share[:, np.newaxis, 1:] / np.maximum(1 - share[:, :1, np.newaxis], TINY)
         rows = (1 - after) * none + after * _rows(left, with_prompts @ some)
         share = _solved(rows)
         joint = (share[:, 1:, np.newaxis] * rows[:, 1:]).sum(axis=1)
@@ -262,7 +267,7 @@ def _stationary(times: Times, left: Array, one: Any, arriving: Array) -> tuple[A
 def _arriving(one: Any, arriving: Array) -> Array:
     """The distributions of the tokens of a Poisson number of prompts (points, states, 2 STATES).
 
-    Full steps, of the last states, have the same, which stands once.
+    The last states, whose steps are full, have the same distribution, which is computed once.
     """
     differ = int((arriving != arriving[:, -1:]).any(axis=0).sum())
     return _densities(np.exp(arriving[:, : differ + 1, np.newaxis] * (one - 1)[:, np.newaxis]))

@@ -1,40 +1,40 @@
 """The steady state of a replica under a load: for arrays of rates or concurrencies.
 
-Open loops.
+Symbols, with times in seconds: L requests/s arrive, n sequences decode, w tokens of prompts wait; a request takes G
+decode steps; a step of n sequences and w tokens takes X(n, w), and s(n) = X(n, 0) (`roofline.serving.times`).
 
-Steps. A step of n decoding sequences with w tokens of prompts takes X(n, w) seconds, s(n) = X(n, 0) (`Times`, from
-`StepTimes`); it takes at most r(n) tokens of prompts, what the sequences leave of the budget. Requests arrive at rate
-L, so that the tokens waiting at the start of a step are a Markov chain
+Steps. A step takes at most r(n) tokens of prompts: what n sequences leave of the engine's limit for a step. The tokens
+that wait at the start of a step are a Markov chain, of a queue with bulk service (Bailey 1954),
 
     w' = max(w - r(n), 0) + tokens of Poisson(L X(n, min(w, r(n)))) prompts
 
 (`roofline.serving.prompts`; a prompt longer than r takes several steps), whose stationary distribution gives the mean
-step T(n). Steps that are scheduled ahead take those that arrived in the one before the last. Data-parallel ranks are
-alike and independent: each has its own chain, and the step is that of the one with the most tokens, the others' by
-their stationary distribution. With outputs of one length ranks take requests in turn, and fewer prompts wait.
+step T(n). An engine that schedules a step while the one before still runs gives it what arrived in the one before that.
+Data-parallel ranks are taken as alike and independent: each has its own chain, and a step lasts as long as that of the
+rank with the most tokens. Where outputs have one length the ranks take requests in turn, and fewer prompts wait.
 
-Sequences. A request takes G steps. In steps as the unit of time a sequence stays G, whatever the steps take; the number
-n that runs changes by batches of mean B, at level n upwards as often as downwards (level crossing; Brill 2008):
+Sequences. With a step as the unit of time a sequence stays G, however long steps are. Their number n rises by batches,
+whose size has the mean B, and crosses level n upwards as often as downwards (level crossing; Brill 2008):
 
     P(n + 1) min(n + 1, c) / G = L / B  sum over k <= n of P(k) T(k) Pr(batch > n - k)
 
-with c slots: the sequences that the engine runs at most, or that fit in the KV cache (with few of them:
-`roofline.serving.few`); a step begins no more prompts than find room in it. Batches have the variance of the prompts
-that begin in a step, times 2 E[min] / E of two outputs: 1 for exponential ones, as here, and 2 for equal ones. TPOT is
-the mean of T over the sequences, and what the prompts that wait when a sequence begins delay its steps, by Poisson's
-equation of the chain. Those beyond c wait for a slot, E[(n - c)+] / L on average (Little). The largest stable rate is
-the largest n / (G T), of the n <= c whose successors' prompts, n / G a step, find room.
+P(n) is its distribution over steps, c the slots: the sequences that the engine runs at most, or that fit in the KV
+cache (with few of them: `roofline.serving.few`). A step begins no more prompts than find room in it. The variance of a
+batch is that of the prompts that begin in a step, times 2 E[min of two outputs] / E[output]: 1 for exponential outputs,
+which the equation assumes, and 2 for equal ones. TPOT is the mean of T over the sequences, and the delay from prompts
+that wait when a sequence begins (Poisson's equation of the chain). Requests beyond c wait for a slot, on average
+E[(n - c)+] / L (Little's law). The largest stable rate is the largest n / (G T(n)) over n <= c at which a step has room
+for n / G prompts, those of the sequences that follow. E2E latency is TTFT and a request's own steps.
 
-E2E latency is TTFT and a request's own steps; running are the requests in prefill or decode, all others wait (Little).
+TTFT. A request arrives in a step with probability proportional to its length, waits for its end, for steps that are
+scheduled ahead, and for those that the tokens ahead of it and its own fill (`roofline.serving.waits`); this at three
+numbers of sequences, the nodes of a Gauss-Hermite quadrature.
 
-TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for steps that are
-scheduled ahead, and for those that the tokens ahead and its own fill, with few, some and many sequences.
+Bursty requests (gamma-distributed gaps of shape b < 1) are taken as a Poisson process of geometric batches. The mean
+batch, at most (1 + 1 / b) / 2, follows from the renewal function of the gaps at the time that its prompts take.
 
-Bursty requests (gamma-distributed gaps of shape b < 1) come as a Poisson process of geometric batches, as large as
-their renewal function has it in the time that the prompts of a batch take, at most (1 + 1 / b) / 2.
-
-Closed loops are followed step by step for a few rounds (`roofline.serving.closed_loop`), with L from C = L (TTFT + G T)
-(Little). Of a long series of rates or concurrencies some are solved, and those between them are interpolated.
+Closed loops of C requests are simulated for a few rounds (`roofline.serving.closed_loop`), and L follows from
+C = L (TTFT + G T) (Little). Of many rates or concurrencies some are solved, and those between are interpolated.
 """
 
 from __future__ import annotations
@@ -52,27 +52,27 @@ from roofline.serving.load import Arrivals, Load
 from roofline.serving.prompts import Prompts, prompts_at, seconds
 from roofline.serving.replica import Replica
 from roofline.serving.tables import Array
-from roofline.serving.times import NOTHING, Times, slots_of, times_of
-from roofline.serving.waits import P95, QUANTILES, SAMPLES, cube, ends, waits_of
+from roofline.serving.times import TINY, Times, slots_of, times_of
+from roofline.serving.waits import FRONT, NUMBER, P95, QUANTILES, SAMPLES, SLOT, delayed, ends, uniform, waits_of
 from roofline.specs.scheduler import Scheduler
 
 ORBITS, QUEUED = 24, 1.25
-"""Closed loops that are followed at most, and the most requests in flight of one, over the slots."""
+"""The most closed loops that are simulated for one series, and the most requests in flight of one, over the slots."""
 
 RATES = 40
-"""Rates of an open loop at which it is solved at most."""
+"""The most rates at which an open loop is solved for one series."""
 
 APART = 20
-"""Closed loops that are followed for a factor e in requests in flight, at most."""
+"""The most closed loops that are simulated for each factor of e in requests in flight."""
 
 NODES, WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 5 / 6, 1.0)
-"""Deviations of the running sequences from their mean at which requests wait, and their cumulative weights."""
+"""Gauss-Hermite nodes, in standard deviations of the running sequences from their mean, and cumulative weights."""
 
 ITERATIONS = 40
-"""Rounds that find the running sequences of an open loop."""
+"""Rounds of the fixed point that finds the running sequences of an open loop."""
 
 CHECKED, NEGLIGIBLE = 16, 1e-20
-"""Numbers of sequences between two looks at their probabilities, and what is negligible of the largest."""
+"""The distribution of sequences ends where each CHECKED-th value is first NEGLIGIBLE beside the largest one."""
 
 
 class Steady(NamedTuple):
@@ -99,7 +99,7 @@ class Steady(NamedTuple):
 
 
 EXTENSIVE = ("rate", "running", "waiting", "queued", "cached", "saturation", "slots")
-"""What copies add up."""
+"""The fields of `Steady` that are sums over the copies of a replica; the others are the same of each."""
 
 
 def largest_rate(replica: Replica, load: Load) -> float:
@@ -109,13 +109,16 @@ def largest_rate(replica: Replica, load: Load) -> float:
 
 
 def saturation_of(replica: Replica, load: Load, times: Times) -> float:
-    """The largest stable rate: of the steps, with some number of sequences, and of the front end."""
+    """The largest stable rate of one copy: the least of what its steps allow and what its front end allows."""
     each = replica.scheduler.front(load.means[0])
     return min(times.stable, 1 / each if each else math.inf)
 
 
 def check_steps(parted: int) -> None:
-    """Raise RooflineError where prompts wait for steps of theirs, or have a part of one."""
+    """Raise RooflineError where the scheduler keeps prompts out of some steps, or gives them a part of a step alone.
+
+    `parted` is its `pause` or its `piece` (`Scheduler`), 0 where it has neither.
+    """
     if parted:
         raise RooflineError(
             "a steady state has prompts in every step, and all of its tokens for them: say how many requests to"
@@ -127,7 +130,7 @@ def check_steps(parted: int) -> None:
 def steady(replica: Replica, load: Load, values: Any) -> Steady:
     """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s.
 
-    Raises RooflineError for rates where prompts wait for steps of theirs, or have a part of one.
+    Raises RooflineError for rates as `check_steps` does.
     """
     if load.arrivals is not Arrivals.CLOSED:
         check_steps(replica.scheduler.pause or replica.scheduler.piece)
@@ -143,14 +146,14 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
 
 
 def _front(policy: Scheduler, prompt: float, rate: Array, step: Array, busy: Array) -> Array:
-    """Seconds outside the scheduler, samples of them, and steps between two polls while others run.
+    """Seconds from a request's arrival to its place in the scheduler's queue, and back (samples, points).
 
-    The front end takes one request, of a mean `prompt`, after the other (M/D/1, with an exponential wait of those that
-    wait).
+    The front end takes one request, of a mean `prompt`, after the other: an M/D/1 queue, in which those that wait do so
+    for an exponential time. While others run, with probability `busy`, the scheduler polls it between some steps only.
     """
     each = policy.front(prompt)
     used = np.minimum(rate * each, 0.95)
-    wait = np.log(np.maximum(used / (1 - cube()[:, 6:7]), 1.0)) * each / (1 - used) / 2
+    wait = delayed(used, each / (1 - used) / 2, FRONT)
     front: Array = policy.received(prompt) + wait
     return front + (busy * (policy.poll - 1) / 2 + policy.stream - 1) * step
 
@@ -161,17 +164,17 @@ def summary(samples: Array) -> Array:
 
 
 def _tpot(times: Times, prompts: Prompts, rate: Array, step: Array, deviation: Array) -> Array:
-    """Mean and percentiles of TPOT, whose deviation is that of sequences and of the prompts in a request's steps."""
-    each = np.maximum(prompts.mean - prompts.still, 0.0) / np.maximum(rate * prompts.mean, NOTHING)
+    """Mean and QUANTILES of a normal TPOT (4, points), by `deviation` and that of the prompts in a request's steps."""
+    each = np.maximum(prompts.mean - prompts.still, 0.0) / np.maximum(rate * prompts.mean, TINY)
     own = np.sqrt(prompts.dispersion * rate * step / max(times.steps, 1.0)) * each
     spread = np.hypot(own, deviation)
-    return np.stack([step, *(step + z * spread for z in (0.0, P95, 2.326))])
+    return np.stack([step, *(step + z * spread for z in (0.0, P95, 2.326))])  # normal quantiles of QUANTILES
 
 
 def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
-    """A closed loop: the orbits of some numbers of requests in flight, with those between them interpolated.
+    """A closed loop: simulated at some numbers of requests in flight, with those between them interpolated.
 
-    With many more of them than run, the others wait (Little).
+    Requests in flight beyond QUEUED times the slots all wait (Little).
     """
     most = math.ceil(QUEUED * slots)
     users = np.unique(np.clip(np.concatenate([np.floor(points), np.ceil(points)]), 1, most))
@@ -183,7 +186,7 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     samples = np.array([np.quantile(each.ttft, shares) for each in found])
     tpot = np.array([[each.token, *np.quantile(each.tpot, QUANTILES)] for each in found])
     e2e = np.array([np.quantile(each.e2e, QUANTILES) for each in found])
-    if load.outputs.varies:  # a few rounds have less of the long ones
+    if load.outputs.varies:  # long outputs end in a few rounds too seldom
         e2e = ends(load, samples.T, tpot.T).T
     rate = users / (samples.mean(axis=1) + times.tokens * tpot[:, 0])
     saturation = max(saturation_of(replica, load, times), float(rate.max()))
@@ -192,7 +195,7 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     inside = np.clip(points, 1, most)
     kept = np.array([np.interp(inside, users, column) for column in kept.T])
     counts = np.array([rate, [each.running for each in found], queued, [each.cached for each in found]])
-    # Less than one request of each of several copies.
+    # Several copies may have less than one request each: these figures then fall to 0 with it.
     rate, running, queued, cached = (np.interp(points.clip(max=most), [0, *users], [0, *each]) for each in counts)
     queued = queued + points - inside.clip(max=points)
     samples, tpot, e2e = kept[:SAMPLES], kept[SAMPLES : SAMPLES + 4], kept[SAMPLES + 4 : -1]
@@ -206,7 +209,7 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
 
 
 def _mean_step(times: Times, rate: Array, number: Array) -> Array:
-    """The mean time between decode tokens of n sequences, with arrivals at their mean."""
+    """The mean step X of n sequences if the one before it had as many arrivals as on average, L X: a fixed point."""
     decode, (base, slope) = times.at(number), times.base_and_slope(number)
     left = np.maximum(1 - rate * np.minimum(slope, times.full(number)), 1e-3)
     step = decode / left
@@ -242,15 +245,15 @@ def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: 
 
 
 COUNTED, WITHIN = 400, 0.5
-"""Requests that arrive together at most, and the part of the time of their prompts in which they do (simulations)."""
+"""The most requests of a batch, and the part of its prompts' time in which they arrive (by event simulations)."""
 
 
-def _together(times: Times, burstiness: float, rate: Array, number: Array) -> Array:
-    """The mean size of the geometric batches in which bursty requests arrive, as those see that wait for a step.
+def _batch_of(times: Times, burstiness: float, rate: Array, number: Array) -> Array:
+    """The mean size of the geometric batches that stand for bursty arrivals.
 
-    In the t seconds after a request come L t others and the rest of its batch, or of a renewal process M(t), the
-    renewal function (Cox 1962); of gamma-distributed gaps with shape b, M(t) - L t grows to (1 / b - 1) / 2. Here t is
-    half the time in which a batch's prompts are computed.
+    In t seconds after a request M(t) others come, the renewal function (Cox 1962); with batches, L t and the rest of
+    its own, which is so M(t) - L t. For gamma-distributed gaps of shape b it grows to (1 / b - 1) / 2. Here t is the
+    part WITHIN of the time in which a batch's prompts are computed.
     """
     if burstiness >= 1:
         return np.ones_like(rate)
@@ -268,59 +271,60 @@ def _together(times: Times, burstiness: float, rate: Array, number: Array) -> Ar
 
 
 class _Points(NamedTuple):
-    """Rates, the sequences there, their prompts, and the steps by which others delay a request.
+    """What is known of each point: its rate (requests/s), the mean number of sequences, the chain of prompts there.
 
-    `ratio` is the mean step over `_mean_step` at `nodes`, with fewer and more sequences (nodes, points), `longer` the
-    index of dispersion of arrivals over many steps, 1 / b, over that of batches of the mean m, 2 m - 1.
+    `late` are the steps by which prompts that wait when a request begins delay it. `ratio` is the mean step by the
+    chain over `_mean_step`, at numbers of sequences `nodes` (both (nodes, points)). `long_run` is the index of
+    dispersion of arrivals over many steps, 1 / b, over that of geometric batches of the mean m, 2 m - 1.
     """
 
     rate: Array
     number: Array
     prompts: Prompts
-    more: Array
+    late: Array
     nodes: Array
     ratio: Array
-    longer: Array
+    long_run: Array
 
 
 def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
-    """Samples of TTFT (samples, points), and columns by point.
+    """Samples of TTFT (samples, points), and further figures of each point (figures, points).
 
-    These are mean and QUANTILES of TPOT, QUANTILES of E2E latency, the running and queued requests, the tokens in the
-    KV cache, and the share of time in steps with prompts.
+    The latter are mean and QUANTILES of TPOT, QUANTILES of E2E latency, the running and queued requests, the tokens in
+    the KV cache, and the share of time in steps with prompts.
     """
     number = np.ones(rate.size)
     for _ in range(ITERATIONS):
         number = np.clip(np.sqrt(number * rate * times.steps * _mean_step(times, rate, number)), 1.0, slots)
-    more, width, size = np.zeros(rate.size), np.sqrt(2 * number), rate.size
+    late, width, size = np.zeros(rate.size), np.sqrt(2 * number), rate.size
     for deviations in (NODES[1:2], NODES):
-        # First with the mean of the sequences, then with few, some and many: the nodes of Gauss and Hermite.
+        # First at the mean number of sequences alone, which gives their deviation, then at all nodes.
         nodes = np.clip(number + np.array(deviations)[:, np.newaxis] * width, 1.0, slots)
-        batch = _together(times, load.burstiness, rate, number)
-        longer = 1 / (load.burstiness * (2 * batch - 1))
+        batch = _batch_of(times, load.burstiness, rate, number)
+        long_run = 1 / (load.burstiness * (2 * batch - 1))
         chain = prompts_at(times, np.tile(rate, len(deviations)), nodes.ravel(), np.tile(batch, len(deviations)))
         chains = [Prompts(*(part[..., at : at + size] for part in chain)) for at in range(0, nodes.size, size)]
         prompts = chains[len(chains) // 2]
         ratio = np.array([each.mean for each in chains]) / _mean_step(times, rate, nodes)
-        points = _Points(rate, number, prompts, more, nodes, ratio, longer)
+        points = _Points(rate, number, prompts, late, nodes, ratio, long_run)
         level = _level(times, points, slots, load)
         busy = -np.expm1(-level.running)
-        more = np.maximum(prompts.late / prompts.mean, -0.5)
+        late = np.maximum(prompts.late / prompts.mean, -0.5)
         number, width = np.sqrt(number * np.maximum(level.running, 1.0)), level.width
-    dealt = times.ranks > 1 and not load.outputs.varies
-    parts = [waits_of(times, rate, *node, busy, batch, dealt) for node in zip(nodes, chains, strict=True)]
-    chosen = np.searchsorted(WEIGHTS, cube()[:, 7])
+    in_turn = times.ranks > 1 and not load.outputs.varies
+    parts = [waits_of(times, rate, *node, busy, batch, in_turn) for node in zip(nodes, chains, strict=True)]
+    chosen = np.searchsorted(WEIGHTS, uniform(NUMBER)[:, 0])
     samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
     policy, prompt = replica.scheduler, load.means[0]
     samples = samples + _front(policy, prompt, rate, prompts.mean, busy) + (batch - 1) * policy.front(prompt)
-    samples = samples + np.log(np.maximum(level.full / (1 - cube()[:, 5:6]), 1.0)) * level.slot
-    # No more decode than there are slots (Little).
-    late = more * prompts.mean / max(times.steps, 1.0)
-    step = np.minimum(level.step + late, slots / np.maximum(rate * times.steps, NOTHING))
-    many = prompts._replace(dispersion=prompts.dispersion * points.longer)
-    # Drafts are accepted by chance.
+    samples = samples + delayed(level.full, level.slot, SLOT)
+    # By Little's law L G T sequences decode, which are no more than there are slots.
+    delay = late * prompts.mean / max(times.steps, 1.0)
+    step = np.minimum(level.step + delay, slots / np.maximum(rate * times.steps, TINY))
+    many = prompts._replace(dispersion=prompts.dispersion * points.long_run)
+    # Drafts are accepted by chance, so that outputs of one length take different numbers of steps.
     drawn = step * math.sqrt(times.tokens * replica.steps.scatter) / max(times.steps, 1.0)
-    tpot = _tpot(times, many, rate, step, np.hypot(level.deviation, drawn)) * times.steps / max(times.tokens, NOTHING)
+    tpot = _tpot(times, many, rate, step, np.hypot(level.deviation, drawn)) * times.steps / max(times.tokens, TINY)
     decoding = rate * times.steps * step
     queued, cached = level.full * level.slot * rate, decoding * load.held
     running = np.minimum(decoding + rate * parts[len(parts) // 2][1], slots)
@@ -328,7 +332,11 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
 
 
 class _Level(NamedTuple):
-    """The running sequences and the mean step over them, with deviations; the probability and mean of a slot's wait."""
+    """What the distribution of the running sequences gives at each point.
+
+    `running` and `width` are their mean and deviation over time, `step` and `deviation` those of the step that a
+    sequence sees, in seconds; a request waits for a slot with probability `full`, and then `slot` seconds on average.
+    """
 
     running: Array
     width: Array
@@ -339,24 +347,25 @@ class _Level(NamedTuple):
 
 
 def _level(times: Times, points: _Points, slots: float, load: Load) -> _Level:
-    """The running sequences at each point."""
-    rate, steps = points.rate, times.steps + points.more + 1e-9
+    """The distribution of the running sequences at each point, and what follows from it."""
+    rate, steps = points.rate, times.steps + points.late + 1e-9
     grid = np.minimum(np.arange(1.0, times.decode.size + 1), slots)
     step = _steps(times, points, slots, grid)
     weight = _weights(times, points, load, grid, step, steps)
     states = weight.shape[0] - 1
     step, counts = step[:states], np.concatenate([[0.0], grid[:states]])[:, np.newaxis]
-    # Of all slots, those that become free are taken at once; while requests wait, they leave as fast as at saturation.
+    # While requests wait, a slot is taken as soon as it is free: requests then leave as fast as at saturation.
     many = grid[states - 1 : states]
     last = np.minimum(step[-1], times.replaced(many)) if times.steps else step[-1]
     ratio = np.minimum(rate * np.minimum(last * steps / many, 1 / times.stable), 0.999)
-    # Those beyond count as the last state.
+    # States beyond the last fall off geometrically, and are counted in it.
     weight[-1] += weight[-1] * ratio / (1 - ratio)
     timed = np.concatenate([step[:1], step])
     running, width = _moments(weight * timed, counts)
     seen, deviation = _moments(weight * counts, timed)
     full = weight[-1] / weight.sum(axis=0)
-    # The mean of a request over its steps: with T = a + b n, numbers of sequences are correlated over G T / a steps.
+    # TPOT averages over a request's steps. With T = T(1) + slope n, n has an autocorrelation of exp(-steps / time) with
+    # a time of G T / T(1) steps; the factor is the deviation of a mean of such a process over G steps (Taylor 1921).
     back = np.clip(step[0] / seen, 0.05, 1.0)
     deviation = deviation * np.sqrt(2 * (back - 1 + np.exp(-back))) / back
     return _Level(running, width, seen, deviation, full, ratio / rate / (1 - ratio))
@@ -371,13 +380,13 @@ def _moments(weight: Array, values: Array) -> tuple[Array, Array]:
 
 
 def _steps(times: Times, points: _Points, slots: float, grid: Array) -> Array:
-    """The mean step with each number of sequences (states, points)."""
+    """The mean step T(n) with each number of sequences of `grid` (states, points)."""
     number = grid[:, np.newaxis]
-    # By the chain of prompts over that of arrivals at their mean, between the nodes.
+    # `_mean_step`, times its error at the nodes, interpolated between them.
     ratio = points.ratio[0]
     for (low, high), (one, other) in zip(pairwise(points.nodes), pairwise(points.ratio), strict=True):
         ratio = ratio + np.clip((number - low) / np.maximum(high - low, 1e-9), 0.0, 1.0) * (other - one)
-    # Prompts are at most those that find room, or those that find a slot, of which one ends a step.
+    # A step has at most the prompts that find room in it, or that find a free slot.
     if times.alone:
         free = slots - number + number / np.maximum(times.steps, 1.0)
         most = times.at(number) + free * sum(times.base_and_slope(number))
@@ -387,17 +396,17 @@ def _steps(times: Times, points: _Points, slots: float, grid: Array) -> Array:
 
 
 def _weights(times: Times, points: _Points, load: Load, grid: Array, step: Array, steps: Array) -> Array:
-    """The probabilities of 0, 1, ... sequences over the steps (states, points), not normalised, up to negligible ones.
+    """P(n) of 0, 1, ... sequences (states, points), not normalised, by level crossing with geometric batches.
 
-    Batches are geometric, P(batch > j) = g^j, with the index of dispersion of a branching process: requests that arrive
-    while prompts are computed begin to decode together, those prompts delay others, and so on.
+    Pr(batch > j) = g^j, with the index of dispersion of a branching process: requests that arrive while prompts are
+    computed begin to decode together, their prompts delay the step in which others arrive, and so on.
     """
     rate, prompts = points.rate, points.prompts
-    room = np.maximum(times.held(grid), 1.0)[:, np.newaxis]
+    room = np.maximum(times.room_at(grid), 1.0)[:, np.newaxis]
     begun = step if times.alone else np.minimum(step, room / times.mean / np.maximum(rate, 1e-12))
-    # Half of it is left where services are exponential, as here, all where they are equal, and E[min] / E otherwise.
+    # 2 E[min of two outputs] / E[output] of the variance, by the module's theory.
     both = load.outputs.least_of_two / load.outputs.mean
-    spread = 2 * both * (prompts.dispersion * points.longer - 1)
+    spread = 2 * both * (prompts.dispersion * points.long_run - 1)
     g = np.clip(spread / (2 + spread), 0.0, 0.99)
     upward = rate * (1 - g) * steps / grid[:, np.newaxis]
     columns = [
@@ -411,7 +420,7 @@ def _weights(times: Times, points: _Points, load: Load, grid: Array, step: Array
 
 
 def _column(g: float, upward: list[float], begun: list[float]) -> list[float]:
-    """The probabilities of 0, 1, ... sequences at one point: plain numbers, of which few make an array slow."""
+    """P(n) of 0, 1, ... sequences at one point: in plain numbers, as arrays of one element would be slower."""
     weight, carried, peak = [1.0], 0.0, 1.0
     for level, up in enumerate(upward):
         carried = g * carried + weight[level] * begun[level]
@@ -420,7 +429,7 @@ def _column(g: float, upward: list[float], begun: list[float]) -> list[float]:
             peak = max(peak, weight[-1])
             if peak > 1e100:
                 weight, carried, peak = [each * 1e-100 for each in weight], carried * 1e-100, peak * 1e-100
-            # They fall beyond their largest: none of those that follow counts.
+            # P(n) has one peak and falls beyond it, so that no later value counts.
             if weight[-1] < NEGLIGIBLE * peak:
                 break
     return weight

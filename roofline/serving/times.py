@@ -1,4 +1,8 @@
-"""Times of the steps of a replica at the lengths of a load: with n sequences and some tokens of prompts."""
+"""Times of the steps of a replica at the lengths of a load: with n sequences and some tokens of prompts.
+
+n are the decoding sequences of all data-parallel ranks, s(n) the seconds of a step without prompts, and G the decode
+steps of a request. Prompts, and their tokens, are those that the prefix cache does not have.
+"""
 
 from __future__ import annotations
 
@@ -18,41 +22,44 @@ from roofline.serving.tables import Array, Curve, geometric
 from roofline.specs.scheduler import PREFILL_FIRST
 
 MOST = 4096
-"""The most sequences whose distribution is computed."""
+"""The most sequences that are told apart: no replica has more slots here."""
 
 LENGTHS = 24
-"""Prompt lengths of a distribution."""
+"""Quantiles that stand for a distribution of prompt lengths."""
 
-NOTHING = 1e-12
-"""Seconds that stand for none, where times are divided."""
+TINY = 1e-12
+"""In place of 0 in a denominator, in seconds, tokens or a probability."""
 
 SPILL = 0.97
-"""Fraction of the KV cache that running sequences fill before one is preempted or waits."""
+"""Fraction of the KV cache that running sequences fill on average when the first is preempted, or waits."""
 
 PLACES, PACKED = 12, 48
-"""Sequences at which whole prompts are packed, and prompts that are."""
+"""Sizes of a step's room for which prompts are packed into steps, and the prompts that are packed for each."""
 
 DEALT = 128
-"""Prompts dealt to data-parallel ranks at random that give the most of a rank."""
+"""Random draws, for each number of prompts, of how they are spread over data-parallel ranks."""
 
 UNEVEN = 0.75
-"""Sequences of the data-parallel rank with the most beyond the mean.
+"""Sequences that the data-parallel rank with the most has beyond the mean, of event simulations.
 
-Requests go to the rank with the least, and leave at random: half a sequence is that of whole numbers.
+Half a sequence is the rounding up to a whole number; the rest is of requests that go to the rank with the least, and
+leave at random.
 """
 
 
 class Times(Struct, frozen=True, dict=True):
     """Times of a replica's steps for 1 to N sequences of all ranks, at the lengths of a load.
 
-    `decode` is s(n). `added` gives the seconds that some tokens of prompts of all ranks add to a step of n sequences
-    (where prompts go first, those of a step of their own), and `room` has the tokens of prompts that such a step takes.
-    Neither `added` nor `step` is interpolated: steps on both sides of the limit of CUDA graphs are apart. `lengths` are
-    tokens of prompts of equal weight, `steps` is G for `tokens` after the first, `lag` the steps that are scheduled
-    ahead. `apart`: beside the prompts of a data-parallel rank the others decode, and it does not. `received`: prompts
-    take no time, since their KV cache comes from other devices. `step` gives the seconds of a step of n sequences, with
-    the tokens of prompts of the data-parallel rank with the most, and of all on average. At most `slots` sequences run.
-    Of a longer prompt alone a step takes `cut` tokens, where prompts that fit are taken whole.
+    `decode` is s(n) and `room` the tokens of prompts of all ranks that a step beside n sequences takes, both of shape
+    (N,). `added(n, tokens)` are the seconds that tokens of prompts of all ranks add to such a step, or, where prompts
+    have steps of their own, those of such a step; `step(n, most, mean)` are the seconds of a step with `most` tokens of
+    prompts on the rank with the most, and a `mean` over all. Neither is interpolated over tokens: steps jump at the
+    limit of CUDA graphs. `lengths` are quantiles of a prompt's tokens, of equal weight; `steps` is G, for the `tokens`
+    of an output after the first; `lag` steps are scheduled ahead, and at most `slots` sequences run.
+
+    `alone`: no sequence decodes in a step with prompts (the engine computes prompts first). `apart`: the same of each
+    of several data-parallel `ranks`, while the others decode. `received`: prompts take no time, since their KV cache
+    comes from other devices. Where prompts that fit are taken whole, a step takes `cut` tokens of a longer one.
     """
 
     decode: Array
@@ -76,82 +83,82 @@ class Times(Struct, frozen=True, dict=True):
         return float(self.lengths.mean())
 
     @cached_property
-    def unit(self) -> float:
-        """The mean square of prompts over their squared mean: long prompts come as several."""
+    def square(self) -> float:
+        """E[l^2] / E[l]^2 of the tokens l of a prompt: one plus the squared coefficient of variation."""
         return float((self.lengths**2).mean()) / self.mean**2
 
     def at(self, number: Any) -> Array:
         """s(n), interpolated."""
         return np.asarray(np.interp(number, self._numbers, self.decode))
 
-    def held(self, number: Any) -> Array:
-        """Tokens of prompts that find room in a step beside n sequences, interpolated."""
+    def room_at(self, number: Any) -> Array:
+        """Tokens of prompts of all ranks that find room in a step beside n sequences, interpolated."""
         return np.asarray(np.interp(number, self._numbers, self.room))
 
     def taken(self, tokens: Any, number: Any) -> Array:
-        """Those of some tokens that wait on a data-parallel rank that a step beside n sequences of all takes."""
-        room = self.held(number) / self.ranks
+        """Tokens that a step takes of those that wait on one data-parallel rank, beside n sequences of all ranks."""
+        room = self.room_at(number) / self.ranks
         if self.cut < self.lengths.max():
             room = np.where(tokens > self.lengths.max(), room, np.minimum(room, self.cut))
         return np.asarray(np.minimum(tokens, room))
 
     def base_and_slope(self, number: Any) -> tuple[Array, Array]:
-        """Seconds that a further prompt adds to a step with one (`slope`), and those that the first adds beyond it."""
+        """Seconds that k prompts add to a step are about base + slope k, by those of one and of two."""
         base, slope = (np.asarray(np.interp(number, self._rows, column)) for column in self._columns)
         return base, slope
 
     def full(self, number: Any) -> Array:
-        """Seconds that a prompt adds in full steps."""
+        """Seconds that a prompt of mean length adds where steps are full of prompts."""
         return np.asarray(np.interp(number, self._rows, self._full))
 
     def filled(self, number: Any) -> Array:
         """Seconds of a step of n sequences with as many tokens of prompts as find room in it."""
-        added = self.full(number) * np.maximum(self.held(number), 1.0) / self.mean
+        added = self.full(number) * np.maximum(self.room_at(number), 1.0) / self.mean
         return np.asarray(added if self.alone else self.at(number) + added)
 
     @cached_property
     def stable(self) -> float:
-        """The largest rate at which, with some number of sequences, steps yield tokens as fast as requests ask.
+        """The largest stable rate in requests/s: the most that steps of any number n of sequences serve, n / (G T(n)).
 
-        Of n sequences n / G end in a step, and as many prompts take their places, at most those that fit in it.
+        Of n sequences n / G end in a step, and as many prompts take their places: n is at most what they fit beside.
         """
         number = np.minimum(self._numbers, self.slots)
         if not self.steps:
             return float(np.max(1 / self.full(number)))
-        number = number[(number * self.mean <= self.steps * self.held(number)) | (number == 1)]
+        number = number[(number * self.mean <= self.steps * self.room_at(number)) | (number == 1)]
         return float(np.max(number / (self.steps * self.replaced(number))))
 
     def replaced(self, number: Array) -> Array:
-        """The mean step of n sequences, of which n / G end in it, with the prompts of those that take their places."""
+        """The mean step T(n) in seconds with the prompts of n / G sequences, which follow those that end in it."""
         prompts = number / self.steps
         some = -np.expm1(-prompts)
-        added = some * self.added(number, np.minimum(prompts * self.mean / some, self.held(number)))
+        added = some * self.added(number, np.minimum(prompts * self.mean / some, self.room_at(number)))
         return np.asarray(self.at(number) + np.maximum(added, prompts * self.full(number)))
 
     @cached_property
     def _numbers(self) -> Array:
-        """Numbers of sequences, of which `decode` and `room` are."""
+        """The numbers of sequences, 1 to N, of `decode` and `room`."""
         return np.arange(1.0, self.decode.size + 1)
 
     @cached_property
     def _rows(self) -> Array:
         """Numbers of sequences beside which prompts find room."""
-        return np.asarray(self._numbers[self.room >= NOTHING + self.room[0] / 1e4])
+        return np.asarray(self._numbers[self.room >= TINY + self.room[0] / 1e4])
 
     @cached_property
     def _full(self) -> Array:
         """Seconds that a prompt adds in full steps beside the sequences of `_rows`."""
-        return self.added(self._rows, self.held(self._rows)) * self.mean / self.held(self._rows)
+        return self.added(self._rows, self.room_at(self._rows)) * self.mean / self.room_at(self._rows)
 
     @cached_property
     def _columns(self) -> tuple[Array, Array]:
-        """Seconds of a prompt beyond those that a further one adds, and the latter."""
+        """The base and slope of `base_and_slope` at `_rows`."""
         one = self._of(1.0)
         slope = np.maximum(self._of(2.0) - one, 0.0)
         return one - slope, slope
 
     def _of(self, prompts: float) -> Array:
-        """Seconds that so many prompts add, in several steps where they do not fit in one."""
+        """Seconds that so many prompts of mean length add, in several steps where they do not fit in one."""
         rows, ranks = self._rows, min(prompts, self.ranks)
         each = prompts * self.mean / ranks
         room = self.taken(each, rows)
@@ -194,36 +201,36 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
     made = partial(Times, decode=decode, steps=generated, tokens=tokens, ranks=ranks, lag=lag, slots=slots)
     if replica.received:
         room, step = np.full(count, float(MOST)), lambda n, *_: np.interp(n, number, decode)
-        received = partial(made, added=lambda _, tokens: np.full_like(tokens, NOTHING, dtype=float), received=True)
+        received = partial(made, added=lambda _, tokens: np.full_like(tokens, TINY, dtype=float), received=True)
         return received(room=room, lengths=np.ones(1), alone=False, step=step)
     room = ranks * _room(replica, lengths, number / ranks, first or alone)
     part = _dealt(max(room[0], 64.0), lengths, ranks, load.outputs.varies) if ranks > 1 else None
-    longest = np.minimum((lengths**2).mean() / lengths.mean(), replica.budget)
+    biased = np.minimum((lengths**2).mean() / lengths.mean(), replica.budget)  # of the prompt of a random token
 
     def timed(beside: Any, most: Any, mean: Any) -> Array:
-        """Seconds of a step of some sequences with some tokens of prompts on one rank, and on average."""
+        """Seconds of a step beside some sequences of all ranks, with tokens of prompts of the rank with the most."""
         beside = np.asarray(beside) / ranks * (0.0 if alone else 1.0)
         tokens = None if ranks == 1 else beside * steps.decode_tokens + mean
-        # A prompt that takes several steps has half of the others' tokens before it on average.
+        # A prompt of several steps attends to its own tokens of earlier steps: half of them on average.
         before = cached + np.maximum(lengths.mean() - np.interp(beside * ranks, number, room) / ranks, 0.0) / 2
-        return steps.seconds(beside, context, most, before, np.maximum(most / longest, 1.0), tokens)
+        return steps.seconds(beside, context, most, before, np.maximum(most / biased, 1.0), tokens)
 
     def added(beside: Any, tokens: Any) -> Array:
-        """Seconds that some tokens of prompts of all ranks add to a step of some sequences."""
+        """Seconds that tokens of prompts of all ranks add to a step beside some sequences (`Times.added`)."""
         most, still = tokens, 0.0 if alone else np.interp(beside, number, decode)
         if part is not None:
             most = np.maximum(tokens * part(tokens), np.minimum(tokens, lengths.mean()))
             most = np.minimum(most, np.maximum(np.interp(beside, number, room) / ranks, 1.0))
-        if first and not alone:  # only ranks with prompts wait with their sequences, a step for each
+        if first and not alone:  # only the sequences of ranks with prompts, one step for each, do not decode
             still = still * (1 - np.clip(tokens / min(lengths.mean(), replica.budget), 1, ranks) / ranks)
-        return np.asarray(np.maximum(timed(beside, most, tokens / ranks) - still, NOTHING))
+        return np.asarray(np.maximum(timed(beside, most, tokens / ranks) - still, TINY))
 
     cut = float(replica.budget) if replica.scheduler.whole else math.inf
     return made(added=added, room=room, lengths=lengths, alone=alone, step=timed, cut=cut, apart=first and not alone)
 
 
 def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array:
-    """Tokens of prompts that find room in a step of a rank with n sequences, where others wait."""
+    """Tokens of prompts that a step of one rank takes beside `number` sequences of it, where enough wait."""
     policy = replica.scheduler
     budget = min(replica.budget, MAX_TOKENS)
     left = np.maximum(budget - number * (not alone) * replica.steps.decode_tokens, 0.0)
@@ -235,7 +242,10 @@ def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array
 
 
 def _packed(budget: float, left: float, prompts: list[float]) -> float:
-    """Tokens of whole prompts in a step: the first, those that fit beside it, and what the step before left of one."""
+    """Mean tokens of prompts in a step with room for `left` of its `budget`, where prompts that fit are taken whole.
+
+    A step takes the rest of a prompt that did not fit in the step before, the next prompt, and others that fit beside.
+    """
     if left <= 0:
         return 0.0
     rest, place, steps = 0.0, 0, list[float]()
@@ -247,18 +257,17 @@ def _packed(budget: float, left: float, prompts: list[float]) -> float:
             rest += prompts[place] - taken
             room, place, some = room - taken, place + 1, True
         steps.append(left - room)
-    # Those between the first and the last, which are not as full.
+    # The first step, which has no rest of a prompt, and the last, which may not be full, do not count.
     return sum(steps[1:-1]) / (len(steps) - 2) if len(steps) > 2 else sum(prompts)
 
 
 def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Curve:
-    """The part that the data-parallel rank with the most has of some tokens of prompts.
+    """The part that the data-parallel rank with the most has of the tokens of prompts of all ranks, by their number.
 
-    They come to the ranks with the fewest requests: one after the other where all outputs have one length, and where
-    they vary between that and at random, as sequences end: in the event simulation the rank with the most has the mean
-    of both.
+    A prompt goes to the rank with the fewest requests. Where outputs have one length these are the ranks in turn; where
+    they `varied`, it is between that and a random rank: half of the draws are of each, as in the event simulation.
     """
-    random, tokens = np.random.default_rng(0), geometric(16, most, 1.4)
+    random, tokens = np.random.default_rng(0), geometric(16, most, 1.4)  # close enough to interpolate between
     count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 16)))
     sums = np.zeros((2, tokens.size))
     for number in count.astype(int):
@@ -267,7 +276,7 @@ def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Curve:
         if varied:
             rank[::2] = random.integers(ranks, size=rank[::2].shape)
         on_rank = np.stack([(each * (rank == place)).sum(axis=1) for place in range(ranks)])
-        # Few tokens are of few prompts: the mean over those with about as many.
+        # The mean over the draws with about as many tokens: few tokens are of few prompts, whatever their lengths.
         near = np.digitize(each.sum(axis=1), np.sqrt(tokens[1:] * tokens[:-1]))
         parts = (np.ones(DEALT), on_rank.max(axis=0) / on_rank.sum(axis=0))
         sums += [np.bincount(near, part, tokens.size) for part in parts]
@@ -276,7 +285,7 @@ def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Curve:
 
 
 def _lengths(load: Load) -> Array:
-    """Quantiles of the prompt's length."""
+    """LENGTHS quantiles of the tokens of a prompt, or the one length that all have."""
     shares = (np.arange(LENGTHS) + 0.5) / LENGTHS
     if load.trace is not None:
         return load.beside + np.asarray(np.quantile(np.array(load.trace.prompt, float), shares), float)

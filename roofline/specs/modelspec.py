@@ -190,6 +190,8 @@ ModelSpec = cast(
 SWITCHES = Switches.__struct_fields__
 LAYER_KEYS = (*SECTIONS, *SWITCHES)
 _NULLABLE = ("title", "projector", "merger", "convolutions", "unquantized")
+"""Keys that a file may set to null, which is read as if they were left out: `Described` has no None for them."""
+
 SHARED = Described.__struct_fields__
 """Keys that are the same in the file and in `Model`."""
 

@@ -376,10 +376,11 @@ class Verdict(Result, Struct, frozen=True, dict=True):
 
 def _spread(scenario: Scenario) -> str:
     """What a layout gives up."""
-    parallel, experts = scenario.settings.parallel, bool(scenario.model.experts)
+    parallel = scenario.settings.parallel
     if parallel.data > 1:
-        return f"{'attention' if experts and parallel.expert > 1 else 'weights'} on {parallel.data} groups of devices"
-    return "shares every layer" if parallel.pipeline == 1 else "has stages that wait for each other"
+        copied, share = "attention's weights" if parallel.expert > 1 else "weights", parallel.devices // parallel.data
+        return f"a copy of the {copied} on {'each device' if share == 1 else f'every {share} devices'}"
+    return "devices exchange after every layer" if parallel.pipeline == 1 else "stages wait for each other"
 
 
 SCHEMES = (*OFFERED, "gguf:type=q8_0", "gguf:type=q4_k_m")

@@ -229,6 +229,21 @@ def test_a_budget_limits_the_rent_of_all_devices(run) -> None:
     assert (status, "nothing within" in err) == (2, True)
 
 
+def test_a_budget_of_all_devices_pays_for_them(run) -> None:
+    """In binary 6 x 0.14 is more than 0.84, and 1.17 / 0.39 less than 3; the fastest has as many as it pays for."""
+    price = ("size", "llama-3.1-8b", "--hw", "rtx-3060", "--price", "rtx-3060=0.14", "--rate", 24)
+    status, out, err = run(*price, "--budget", "0.84/h")
+    assert (status, err) == (0, "")
+    assert "cheapest: 6 x rtx-3060" in out
+    asked = ("size", "llama-3.1-8b", "--hw", "rtx-4090", "--price", "rtx-4090=0.39", "--rate", 80, "--budget", "1.17/h")
+    assert "fastest: 3 x rtx-4090" in run(*asked)[1]
+
+
+def test_a_budget_needs_prices(run) -> None:
+    status, _, err = run("size", "llama-3.1-8b", "--rate", 1, "--hw", "m4-max", "--budget", "10/h")
+    assert (status, "(--price)" in err) == (2, True)
+
+
 @pytest.mark.parametrize("budget", ["0", "-5", "12,50/h", "20/year"])
 def test_a_budget_that_is_none_is_refused(run, budget: str) -> None:
     """A decimal comma is not one of thousands, and nothing is not no limit."""

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.fit.hierarchy import Data, Node, fit_all, fit_table, load
+from lab.fit.hierarchy import Node, fit_all, fit_table
+from lab.fit.rows import Data, load
 from lab.fit.variance import Crossing, component, components, crossings, render
 from lab.observation.collector import DIFFERENCED, Collector
 from lab.score.held_out import (

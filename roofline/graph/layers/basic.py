@@ -92,8 +92,8 @@ class Ops(list[Op]):
         self, name: str, source: Tensor, made: str, *width: Dim, bias: bool = False, component: str | None = None
     ) -> Tensor:
         """The activation `made` of a linear layer, in the base format and of shape (batch, queries, *width)."""
-        made_of = activation(made, self.formats.base, *width)
-        return self.run(linear(name, source, made_of, self.formats, bias, component))
+        target = activation(made, self.formats.base, *width)
+        return self.run(linear(name, source, target, self.formats, bias, component))
 
 
 def vectors(op: str, names: Iterable[str], width: int, format: Format) -> tuple[Tensor, ...]:

@@ -77,7 +77,7 @@ def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
     else:
         table, more = _table(model, formats), _relative(model, formats)
         ops.append(Op("embedding", Kind.GATHER, (table, *tables, *more), (looked_up,), vector_flops=added))
-    if model.convolutions or model.patch:  # which the last of them adds
+    if model.convolutions or model.patch:  # the operator that makes the embeddings adds those of positions and types
         ops[-1] = replace(ops[-1], reads=(*ops[-1].reads, *tables), vector_flops=ops[-1].vector_flops + added)
     if model.conditioning is not None:
         ops += _condition(model, model.conditioning, formats)

@@ -104,7 +104,11 @@ class Load:
 
 
 class Spent(NamedTuple):
-    """Seconds that prompts add to steps, the number of these, and seconds of decode in one and in all."""
+    """What prompts take of the steps of their rank.
+
+    `work`: the seconds that the prompt of each turn adds to them; `steps`: their mean number for a prompt; `step`: the
+    seconds of one without prompts; `beside`: those of the tokens that decode in the steps of a prompt.
+    """
 
     work: Array
     steps: float
@@ -238,7 +242,7 @@ class Theory:
             pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5) + (0 if self.tandem else begin)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
-            # The prompts' server gives no more than its time, between the rounds neither.
+            # Prompts take no more than all time of their server, in the rounds before the last one too.
             asked, most = sessions / cycle / self.main, 0.98 / float(served.mean())
             new_rate, rate = min(asked, most), min(rate, most)
             use = load_wait + work + (0.0 if self.tandem else decode)

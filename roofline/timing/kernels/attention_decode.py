@@ -1,11 +1,13 @@
 """Time of attention in decode: KV splits over multiprocessors ("Flash-Decoding", Dao et al., 2023).
 
 One work item is a KV head of a sequence, with at most 64 query heads; its keys may be split in s parts that are
-combined afterwards. S is the number of multiprocessors, bw the memory bandwidth; G and h(d) are those of
+combined afterwards, which write their results in FP32 and read them again. S is the number of multiprocessors, bw the
+memory bandwidth, e_B `memory_efficiency`, q `wave_quantization`, p `sharpness`; G and h(d) are those of
 `roofline.timing.kernels.attention`:
 
+    items      U   = batch kv_heads ceil(G q_len / 64)          or batch heads, where each query head has its own
     units      T_S = min over s of  w(U s) (2 d kv_bytes L / s / unit_bandwidth + tile_prologue)
-                                    + combine log2(s) / 3 + 8 s batch heads d / bw
+                                    + combine log2(s) / 3 + 8 s batch q_len heads d / bw
     memory     T_M = KV / (e_B bw) + (Q + O) / bw
     time       t   = launch + h(d) (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
 

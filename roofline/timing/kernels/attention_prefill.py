@@ -1,8 +1,9 @@
 """Time of attention in prefill: query tiles over keys (FlashAttention: Dao, 2023).
 
 A tile of b_m queries iterates over the keys that its last query sees, in blocks of b_n; under a causal mask with c
-cached tokens, tile i ends at key c + (i+1) b_m; a window keeps the last w keys. S is the number of multiprocessors, bw
-the memory bandwidth; G and h(d) are those of `roofline.timing.kernels.attention`:
+cached tokens, tile i ends at key c + (i+1) b_m and has kv_i keys; a window keeps the last w keys. S is the number of
+multiprocessors, bw the memory bandwidth, e_F `compute_efficiency`, e_B `memory_efficiency`, q `wave_quantization`, p
+`sharpness`; G and h(d) are those of `roofline.timing.kernels.attention`:
 
     tiles      U   = batch heads ceil(q_len / b_m)              or batch kv_heads ceil(G q_len / b_m), heads packed
     one tile   T_i = b_m kv_i h(d) (4 d / (e_F peak / S) + softmax / clock) + tile_prologue
@@ -29,7 +30,7 @@ from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import OTHER_DIM, Attention, launch_alone, slowdown
-from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, reached, unit_clocks, units
+from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, reachable_bandwidth, unit_clocks, units
 from roofline.timing.kernels.model import Array, Parameters, Term, Terms, one_flag
 
 EXPONENTIALS = 16.0
@@ -98,9 +99,7 @@ PARAMETERS = (
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 1.0, "fraction of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
     Parameter("tiling", Unit.CHOICE, 0, 8, 0, "tiles of queries and keys"),
-    Parameter(
-        "pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack the heads of a group in any tiling", start=1
-    ),
+    Parameter("pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack a group's heads in any tiling", start=1),
     Parameter("softmax", Unit.RATIO, 1e-5, 2.0, 1e-5, "clocks of a multiprocessor for one score's softmax", start=0.02),
     OTHER_DIM,
 )
@@ -135,7 +134,7 @@ def terms(
 
 def encoder_terms(shape: Attention, hardware: Hardware, parameters: Parameters) -> Terms:
     """The terms of attention in both directions, whose operands move at the clock of the units at most."""
-    return terms(shape, hardware, parameters, bandwidth=reached(hardware))
+    return terms(shape, hardware, parameters, bandwidth=reachable_bandwidth(hardware))
 
 
 def _on_units(shape: Attention, hardware: Hardware, parameters: Parameters, softmax_in_products: float) -> Array:

@@ -4,15 +4,16 @@
     high bandwidth   t2 = ((handshake latency)^p + (sent / (e link))^p)^(1/p)
     time             t  = min(t1, t2)
 
-`link` is the bandwidth of a device's link in one direction; on a mesh its part to the other ranks, in a ring over nodes
-the concurrent bandwidth within and across nodes (`ring_bandwidth`). `sent` is the part of the message that a
-device sends: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather, reduce-scatter and all-to-all
-(Thakur et al., 2005); the whole message is `bytes`. Where the switch reduces (NVLink SHARP), the bound of an all-reduce
-is bytes / link, while `e` still refers to the bytes of a ring, so that constants compare across devices. Libraries
-switch between protocols by size (NCCL: LL, which sends flags with the data, and Simple, which synchronises first). The
-latency grows with the ranks (more steps, a wider barrier), and the achieved fraction of the link depends on them, so
-both are fitted at 2, 4 and 8 ranks. They are interpolated in log2(ranks); beyond 8, the latency is extrapolated from 4
-and 8, and the efficiency is constant.
+`e` is `efficiency` at the number of ranks, `handshake` a factor on the latency, p `sharpness`. `link` is the bandwidth
+of a device's link in one direction; on a mesh its part to the other ranks, in a ring over nodes the concurrent
+bandwidth within and across nodes (`ring_bandwidth`). `sent` is the part of the message that a device sends: 2 (r-1)/r
+of it for a ring all-reduce among r ranks, (r-1)/r for all-gather, reduce-scatter and all-to-all (Thakur et al., 2005);
+the whole message is `bytes`. Where the switch reduces (NVLink SHARP), the bound of an all-reduce is bytes / link, while
+`e` still refers to the bytes of a ring, so that constants compare across devices. Libraries switch between protocols by
+size (NCCL: LL, which sends flags with the data, and Simple, which synchronises first). The latency grows with the ranks
+(more steps, a wider barrier), and the achieved fraction of the link depends on them, so both are fitted at 2, 4 and 8
+ranks. They are interpolated in log2(ranks); beyond 8, the latency is extrapolated from 4 and 8, and the efficiency is
+constant.
 
 Over n nodes of d ranks the latency is that among d ranks, and a hop of the network (`roofline.specs.network`) for each
 crossing in sequence; the achieved fraction of the bandwidth is the network's:

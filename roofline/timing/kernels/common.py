@@ -41,20 +41,21 @@ REFERENCE_CLOCK = 1.8e9
 """The clock in Hz that constants of a multiprocessor are stated at, about that of H100."""
 
 ON_CHIP = 16.0
-"""Bytes that a multiprocessor of a GPU moves in a clock in kernels that engines have in Triton or generate.
+"""Bytes that a multiprocessor of a GPU moves in a clock in kernels that engines write in Triton or generate.
 
-What such kernels move takes as long on H100 as on H200, of more bandwidth, and not 1.6 times as short on B200.
+Such kernels take as long on H100 as on H200, whose memory has 1.4 times the bandwidth; on B200 they do not gain the
+factor of 1.6 of its memory over that of H200 either.
 """
 
 
-def on_chip(hardware: Hardware) -> float:
-    """Bytes a second that all multiprocessors of a GPU move so; the bandwidth of other hardware."""
+def on_chip_bandwidth(hardware: Hardware) -> float:
+    """Bytes a second that all multiprocessors of a GPU move at `ON_CHIP`; of other hardware the memory bandwidth."""
     return ON_CHIP * unit_clocks(hardware) if hardware.kind == "gpu" else hardware.memory_bandwidth
 
 
-def reached(hardware: Hardware) -> float:
-    """The bandwidth of memory that multiprocessors reach so."""
-    return min(hardware.memory_bandwidth, on_chip(hardware))
+def reachable_bandwidth(hardware: Hardware) -> float:
+    """Bytes a second of the memory that multiprocessors reach at `ON_CHIP`."""
+    return min(hardware.memory_bandwidth, on_chip_bandwidth(hardware))
 
 
 def l2_bytes(hardware: Hardware) -> float:
@@ -63,7 +64,7 @@ def l2_bytes(hardware: Hardware) -> float:
 
 
 OVERLAP = Parameter("overlap", Unit.SECONDS, 1e-6, 1.0, 1.0, "duration from which sharpness grows", start=20e-6)
-"""Of attention, and of GEMMs and MLA decode on 16-bit operands; others gain nothing."""
+"""A parameter of attention, and of GEMMs and MLA decode on 16-bit operands; other fits gain nothing by it."""
 
 
 def sharpness(longer: Array | float, parameters: Mapping[str, float]) -> Array | float:

@@ -1,8 +1,10 @@
 """Time of the exchanges of expert parallelism by the libraries made for them: dispatch of tokens, combine of sums.
 
 Each of `ranks` devices, `members` of them in a node, has `tokens` whose rows of `row_bytes` go to the devices of their
-`top_k` experts. A token reaches D(a) = a (1 - (1 - 1/a)^k) of `a` devices or nodes with uniform routing, unless rows
-say how many (`reached`, `reached_nodes`), as routing limited to groups of experts does.
+`top_k` experts; below, row is `row_bytes`, k `top_k`, `link` the bandwidth of a device's link within the node, and
+`network` the part of its bandwidth to other nodes that large messages achieve. With uniform routing a token reaches
+D(a) = a (1 - (1 - 1/a)^k) of `a` devices or nodes, the expected number of distinct ones in k draws, unless rows say how
+many (`reached`, `reached_nodes`), as routing limited to groups of experts does.
 
 DeepEP, low latency. A row is sent to every expert of a token, within a node over its link, to others over the network
 without a CPU; both run at once:
@@ -23,7 +25,8 @@ multiprocessors, which compute misses meanwhile, move what they can:
 NVLink all-to-all (TensorRT-LLM), one-sided (the sender writes) or two-sided (through buffers, after a preparation):
 
     T_link     tokens D(ranks) row (1 - 1/ranks) / (local_efficiency link)
-    time       t = latency + rank_doubling log2(ranks) + prepare tokens + T_link
+    T_network  tokens D(nodes) row (1 - 1/nodes) / network          0 within one node
+    time       t = latency + rank_doubling log2(ranks) + prepare tokens + max(T_link, T_network)
 
 The hops over n nodes are (crossing + doubling log2 n) times that of the network (`roofline.specs.network`).
 """
@@ -108,21 +111,21 @@ def shape(row: Row) -> Routing:
 
 def bound(routing: Routing, hardware: Hardware) -> Bound:
     """Every token once to each node beyond its own over the network, or to each other device of one node."""
-    near = _near(routing, hardware)
+    near = _link_bandwidth(routing, hardware)
     local = routing.tokens * routing.row_bytes * routing.reached * (1 - 1 / routing.ranks) / near
-    far = _crossed(routing) / _far(routing, hardware) if np.any(routing.nodes > 1) else np.zeros_like(local)
+    far = _network_bytes(routing) / _network_bandwidth(routing, hardware)
     return Bound(np.zeros_like(local), np.where(routing.nodes > 1, far, local))
 
 
 def low_latency_terms(routing: Routing, hardware: Hardware, parameters: Parameters) -> Terms:
-    """Latency, hops, and the longer of both ways."""
-    rows = routing.tokens * routing.top_k * routing.row_bytes
+    """Latency, hops, and the longer of sending over the link and over the network."""
+    sent = routing.tokens * routing.top_k * routing.row_bytes
     inside = routing.members / routing.ranks
-    local = rows * inside / (parameters["local_efficiency"] * _near(routing, hardware))
-    other = 1 - 1 / routing.members  # rails, of those for another node
-    far = rows * (1 - inside) / (_efficiency(routing, hardware) * _far(routing, hardware))
+    local = sent * inside / (parameters["local_efficiency"] * _link_bandwidth(routing, hardware))
+    other_rails = 1 - 1 / routing.members  # the share of a device's rows for other nodes
+    far = sent * (1 - inside) / (_network_efficiency(routing, hardware) * _network_bandwidth(routing, hardware))
     if np.any(routing.nodes > 1):
-        far = far * (1 + (hardware.crossing.spine - 1) * other)
+        far = far * (1 + (hardware.crossing.spine - 1) * other_rails)
     return Terms(
         (
             Term("latency", "latency", parameters["latency"]),
@@ -136,9 +139,13 @@ def low_latency_terms(routing: Routing, hardware: Hardware, parameters: Paramete
 def normal_terms(routing: Routing, hardware: Hardware, parameters: Parameters) -> Terms:
     """Latency, hops, and the longer of forwarding in the node and the network."""
     rows = routing.tokens * routing.row_bytes
-    rate = np.minimum(parameters["local_efficiency"] * _near(routing, hardware), routing.sms * parameters["unit_rate"])
+    rate = np.minimum(
+        parameters["local_efficiency"] * _link_bandwidth(routing, hardware), routing.sms * parameters["unit_rate"]
+    )
     local = rows * routing.reached * (1 - 1 / routing.members) / rate
-    network = parameters["network_share"] * _efficiency(routing, hardware) * _far(routing, hardware)
+    network = (
+        parameters["network_share"] * _network_efficiency(routing, hardware) * _network_bandwidth(routing, hardware)
+    )
     return Terms(
         (
             Term("latency", "latency", parameters["latency"]),
@@ -146,17 +153,17 @@ def normal_terms(routing: Routing, hardware: Hardware, parameters: Parameters) -
             Term(
                 "sending",
                 "max(rows to devices / min(link, SMs), rows to nodes / network)",
-                np.maximum(local, _crossed(routing) / network),
+                np.maximum(local, _network_bytes(routing) / network),
             ),
         )
     )
 
 
 def nvlink_terms(routing: Routing, hardware: Hardware, parameters: Parameters) -> Terms:
-    """Latency, preparation, and the rows over the link; over several nodes as far as they go over the network."""
+    """Latency, preparation, and the longer of sending over the link and, among several nodes, over the network."""
     rows = routing.tokens * routing.row_bytes * routing.reached * (1 - 1 / routing.ranks)
-    rate = parameters["local_efficiency"] * _near(routing, hardware)
-    far = _crossed(routing) / (_efficiency(routing, hardware) * _far(routing, hardware))
+    rate = parameters["local_efficiency"] * _link_bandwidth(routing, hardware)
+    far = _network_bytes(routing) / (_network_efficiency(routing, hardware) * _network_bandwidth(routing, hardware))
     return Terms(
         (
             Term("latency", "latency", parameters["latency"]),
@@ -167,25 +174,25 @@ def nvlink_terms(routing: Routing, hardware: Hardware, parameters: Parameters) -
     )
 
 
-def _crossed(routing: Routing) -> Array:
+def _network_bytes(routing: Routing) -> Array:
     """Bytes of a device that cross the network, each row once for a node beyond its own."""
     nodes = routing.nodes
     crossed: Array = routing.tokens * routing.row_bytes * routing.reached_nodes * (1 - 1 / nodes)
     return crossed
 
 
-def _near(routing: Routing, hardware: Hardware) -> float:
+def _link_bandwidth(routing: Routing, hardware: Hardware) -> float:
     """Bandwidth to the devices of the node (B/s)."""
     members = int(np.max(routing.members))
     return hardware.link(Span(max(members, 2), across_nodes=False)).bandwidth_among(members)
 
 
-def _far(routing: Routing, hardware: Hardware) -> float:
+def _network_bandwidth(routing: Routing, hardware: Hardware) -> float:
     """Bandwidth to other nodes (B/s); infinite within one."""
     return hardware.link(NETWORK).bandwidth if np.any(routing.nodes > 1) else np.inf
 
 
-def _efficiency(routing: Routing, hardware: Hardware) -> float:
+def _network_efficiency(routing: Routing, hardware: Hardware) -> float:
     return hardware.crossing.efficiency if np.any(routing.nodes > 1) else 1.0
 
 

@@ -1,20 +1,21 @@
 """Time of the gated delta rule in prefill: a linear attention with a state a head that every token updates.
 
 Kernels process chunks of C = 64 tokens (Yang et al., 2024): GEMMs within a chunk, and the state from chunk to chunk.
-H heads of d_k by d_v, L tokens a sequence, B sequences, S units:
+H heads of d_k by d_v, L tokens a sequence, B sequences, S units. A chunk that a sequence does not fill takes as long as
+a full one, so that L' = C ceil(L / C) tokens are computed; p is `sharpness`:
 
-    recurrence     T_C = L token ceil(B H / S)              the heads of a unit one after another, chunk after chunk
-    GEMMs          T_F = B L H (6 d_k d_v + 2 C (3 d_k + 2 d_v)) / (compute_efficiency peak)
+    recurrence     T_C = ceil(B H / S) (head + token L')    the heads of a unit one after another, chunk after chunk
+    GEMMs          T_F = B L' H (6 d_k d_v + 2 C (3 d_k + 2 d_v)) / (compute_efficiency peak)
     memory         T_M = operands / bandwidth + intermediate_traffic x intermediates / (16 S clock)
     time           t   = launch + (T_C^p + T^p)^(1/p),     T = T_F + T_M of chunked kernels, max(T_F, T_M) of fused ones
 
-Of a chunk that a sequence does not fill, GEMMs and states take as long. The `chunked` variant (FLA's, in Triton) is a
+The start and end of a head (`head`) count in Kimi's kernels alone. The `chunked` variant (FLA's, in Triton) is a
 series of kernels that pass w, u, the inverse of a chunk's triangle, the states of all chunks and the new values through
 memory; all but one of them process the chunks in parallel. The `fused` variant (FlashInfer's) keeps these intermediates
 on chip: a unit processes one head of a sequence from its first chunk to its last.
 
     operands       2 B L (2 H_k d_k + 2 H d_v) + 8 B H d_k d_v bytes       of H_k key heads; states are in 32 bits
-    intermediates  2 B L H (4 d_k + 4 d_v + 7 C + 2 d_k d_v / C) bytes     chunked; the triangle is in 32 bits
+    intermediates  2 B H (L (4 d_k + 4 d_v + 7 C) + L' 2 d_k d_v / C) bytes    chunked; the triangle is in 32 bits
 
 The peak of `chunked` kernels is that of Hopper's instructions on all units (`MMA`). Intermediates go by the clock of
 the units (`common.ON_CHIP`): the L2 holds most of them, and kernels leave memory idle.
@@ -22,9 +23,7 @@ the units (`common.ON_CHIP`): the L2 holds most of them, and kernels leave memor
 H counts value heads, several of which share a key head. Decode has another kernel (`streaming`).
 
 Kimi's delta attention has a decay for each channel of a key: 2 B L H d_k bytes more of operands. Its GEMMs and memory
-take turns in both variants (`fused` is FlashKDA's), and a head takes so long for its start and end besides:
-
-    recurrence     T_C = ceil(B H / S) (head + token C ceil(L / C))
+take turns in both variants (`fused` is FlashKDA's): T = T_F + T_M.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import GATED_DELTA_RULE_KERNELS
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import ceil_div, on_chip, unit_clocks, units
+from roofline.timing.kernels.common import ceil_div, on_chip_bandwidth, unit_clocks, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Shape, Term, Terms, text
 
 CHUNK = 64.0
@@ -137,7 +136,7 @@ def terms(rule: DeltaRule, hardware: Hardware, parameters: Parameters) -> Terms:
     one = parameters.get("head", 0.0) + parameters["token"] * rule.padded
     recurrence = Term("recurrence", "rounds of heads x (head + token x tokens of a sequence)", waves * one)
     gemms = rule.flops / (parameters["compute_efficiency"] * rule.gemm_peak(hardware))
-    moved = parameters["intermediate_traffic"] * rule.intermediate_bytes / on_chip(hardware)
+    moved = parameters["intermediate_traffic"] * rule.intermediate_bytes / on_chip_bandwidth(hardware)
     memory = rule.operand_bytes / hardware.memory_bandwidth + moved
     overlapping = rule.fused and not rule.channels
     how = "max(GEMMs, memory)" if overlapping else "GEMMs + memory"

@@ -12,14 +12,16 @@ A kernel divides C into tiles of b_m x b_n, and may split k into s parts (split-
     kernel         x  = (T_S^p + T_M^p)^(1/p)              16-bit formats: p sqrt(1 + max(T_S, T_M) / overlap) for p
     time           t = launch + x  [+ row m + (2 + bytes) m k / min(Q, bandwidth)]  the activation-quantizing kernel
 
-k' is k / s rounded up to 64. Q is `quantize_bandwidth`, some 2 TB/s on H100 to B200 alike in most libraries, as the L2
-holds most activations, and the memory's on L40S and RTX PRO 6000. Matrix units multiply whole tiles of b_m rows, but
-for a smaller m only as many rows as take no longer than streaming the weights; hardware without matrix units multiplies
-m rows. CPU libraries multiply a few rows as GEMVs, v rows for each pass over the weights, and more rows in blocks, for
-which they first pack the weights (Goto and van de Geijn, 2008): that reads, writes and reads them again. On
-accelerators there is one pass. The tile model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of
-Stream-K (Osama et al., 2023); constants are fitted (`roofline.validate.fit.calibrate`). A convolution is an implicit
-GEMM, whose windows of A overlap: the memory term counts each element of its input once.
+k' is k / s rounded up to 64; `bytes` are those of an element of A in a row of the tile, of B in a column, and of A in
+the last line. e_F is `compute_efficiency`, e_B `memory_efficiency`, q `wave_quantization`, d `throttling`, p
+`sharpness`, row `quantize_row`, v `vector_rows`, and Q is `quantize_bandwidth`, some 2 TB/s on H100 to B200 alike in
+most libraries, as the L2 holds most activations, and the memory's on L40S and RTX PRO 6000. Matrix units multiply whole
+tiles of b_m rows, but for a smaller m only as many rows as take no longer than streaming the weights; hardware without
+matrix units multiplies m rows. CPU libraries multiply a few rows as GEMVs, v rows for each pass over the weights, and
+more rows in blocks, for which they first pack the weights (Goto and van de Geijn, 2008): that reads, writes and reads
+them again. On accelerators there is one pass. The tile model is that of CUTLASS's documentation ("Efficient GEMM in
+CUDA") and of Stream-K (Osama et al., 2023); constants are fitted (`roofline.validate.fit.calibrate`). A convolution is
+an implicit GEMM, whose windows of A overlap: the memory term counts each element of its input once.
 
 A weight-only kernel (`roofline.specs.weight_only`) reads packed weights and converts each tile of them, in c seconds a
 weight for all units, before the matrix units multiply it, at up to i FMAs a clock and unit where its instructions limit

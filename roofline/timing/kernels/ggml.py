@@ -5,14 +5,16 @@
     time        t = barrier S + T_S + T_M                                  S threads wait for each other
     interleaved t = barrier S + max(T_S, T_M)
 
-Both peaks are the CPU's FP32 vector peak, for integers, too: the kernels of most formats spend their time on unpacking
-and scaling blocks, not on the integer products. Kernels with the widest vectors of the CPU (`wide`) follow its vector
-peak for INT8, or four times that for FP32 where it is not known: PyTorch's FP32 GEMM, which measures a peak, leaves
-half of AVX-512 unused on some CPUs. In F16 they are those of all rows (`wide: 2`). e_1 is the efficiency of the first
-row, for which weights are unpacked, e that of the further ones; both may exceed 1. g is the number of rows that unpack
-the weights: the first. m' are the m rows in whole tiles (`tile`), but for a single row, which has a kernel of its own:
-Q8_0 multiplies four rows at a time, so that two to four take about the same. Weights are not fetched while others are
-multiplied: prefill of 32 tokens takes the time of 32 rows and that of reading the weights.
+e_1 is `row_efficiency`, e `compute_efficiency`, e_B `memory_efficiency`, S the number of threads, one for each core.
+Both peaks, P_1 of the first row and P of the further ones, are the CPU's FP32 vector peak, for integers, too: the
+kernels of most formats spend their time on unpacking and scaling blocks, not on the integer products. Kernels with the
+widest vectors of the CPU (`wide`) follow its vector peak for INT8, or four times that for FP32 where it is not known:
+PyTorch's FP32 GEMM, which measures a peak, leaves half of AVX-512 unused on some CPUs. In F16 they are those of all
+rows (`wide: 2`). e_1 is the efficiency of the first row, for which weights are unpacked, e that of the further ones;
+both may exceed 1. g is the number of rows that unpack the weights: the first. m' are the m rows in whole tiles
+(`tile`), but for a single row, which has a kernel of its own: Q8_0 multiplies four rows at a time, so that two to four
+take about the same. Weights are not fetched while others are multiplied: prefill of 32 tokens takes the time of 32 rows
+and that of reading the weights.
 
 Q4_0 is interleaved as it is loaded (`interleaved`; ggml-cpu/arch/x86/repack.cpp): its rows are read in order, so that
 the CPU fetches them while it multiplies. Rows are multiplied in tiles of 16, what is left in tiles of four, and what is
@@ -26,8 +28,8 @@ kernels without VNNI on all x86 CPUs.
 
 e_B is 1 for a bandwidth that was measured on the machine by streaming: the constants are those of datasheets. Layers of
 one mixture of formats have the constants of the most frequent one. The barrier includes those of the small operators
-around a GEMM; with 56 threads they are a large part of a decode step. More threads than ALONE get in each other's way:
-e is that over 1 + (S - ALONE) / CROWD.
+around a GEMM; with 56 threads they are a large part of a decode step. With more than S_0 threads
+(`UNCROWDED_THREADS`) they get in each other's way: e is divided by 1 + (S - S_0) / `CROWDING_THREADS`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from roofline.timing.kernels.common import units
 from roofline.timing.kernels.formats import Numbers
 from roofline.timing.kernels.model import Array, Parameters, Term, Terms
 
-ALONE, CROWD = 32.0, 65.0
+UNCROWDED_THREADS, CROWDING_THREADS = 32.0, 65.0
 """Threads up to which rows take the time of a thread's arithmetic (a Threadripper's 32 do), and further ones that
 double it: all read the inputs of the other rows. Llama 3.1 70B in Q8_0 on the 128 cores of a Xeon 6980P takes 20.3 s
 for 1,024 tokens (LMSYS on Xeon, 2025-07), 2.5 times as long as at the rates of a Ryzen 9's cores: a single figure."""
@@ -64,7 +66,7 @@ def terms(m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, param
     widest, wide = hardware.vector.get("int8", 4.0 * peak), parameters.get("wide", 0)
     first = parameters["row_efficiency"] * (widest if wide >= 2 else peak)
     further = parameters["compute_efficiency"] * (widest if wide >= 1 else peak)
-    further /= 1.0 + max(units(hardware) - ALONE, 0.0) / CROWD
+    further /= 1.0 + max(units(hardware) - UNCROWDED_THREADS, 0.0) / CROWDING_THREADS
     reached = 1.0 if hardware.bandwidth_is_achieved else parameters["memory_efficiency"]
     memory = Term(
         "memory",
@@ -80,7 +82,7 @@ def terms(m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, param
         return Terms((barriers,), tiled, memory, np.inf)
     tile = parameters.get("tile", 1)
     rows = np.where(m > 1, np.ceil(m / tile - 1e-9) * tile, m)
-    on_units = Term("units", "n k (1 / e_1 + (m - 1) / e) / (peak / 2)", 2.0 * n * k * (unpack + rows * row))
+    on_units = Term("units", "2 n k (1 / (e_1 P_1) - 1 / (e P) + m' / (e P))", 2.0 * n * k * (unpack + rows * row))
     return Terms((barriers, on_units, memory))
 
 

@@ -17,10 +17,11 @@ blocks of 64, b the bytes of a latent's element:
                                     + batch q_len heads (b_q (d_c + d_r) + 2 d_c) / bw
     time       t   = launch + (T_S^p + T_M^p)^(1/p)                  with p sqrt(1 + max(T_S, T_M) / overlap) for p
 
-with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as in `roofline.timing.kernels.attention_decode`. Queries are read
-and results written in 16 bits (b_q = 2); for products in 8 bits queries are converted before, which reads, writes and
-reads them again (b_q = 4). Some libraries convert latents of 8 bits for products in 16, on the multiprocessors
-(`conversion`): SGLang's and vLLM 0.14's on Hopper take as long on H100 as on H200.
+with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as in `roofline.timing.kernels.attention_decode`. q is
+`wave_quantization`, e_F `compute_efficiency`, e_B `memory_efficiency`, p `sharpness`, bw the memory bandwidth. Queries
+are read and results written in 16 bits (b_q = 2); for products in 8 bits queries are converted before, which reads,
+writes and reads them again (b_q = 4). Some libraries convert latents of 8 bits for products in 16, on the
+multiprocessors (`conversion`): SGLang's and vLLM 0.14's on Hopper take as long on H100 as on H200.
 
 Hopper and Blackwell with HBM have kernels of their own, which all engines run: FlashMLA's and FlashAttention-3's with
 R = 64, and those of trtllm-gen. These have tiles of 16 heads for up to 32, and for more where so many tiles are on the
@@ -59,9 +60,12 @@ from roofline.timing.kernels.attention_decode import KEY_BLOCK, SPLITS, best_spl
 from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, rounds, unit_clocks, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Shape, Term, Terms, column
 
-FOUR, EIGHT, PART_KEYS, PARTS = 4.0, 8.0, 512.0, 2.0
-"""Parts of the keys in Triton's kernels: of vLLM's (`four`), the most of SGLang (its default of
-`--triton-attention-num-kv-splits`), and of vLLM since: the keys of one, and the most on a multiprocessor."""
+VLLM_PARTS, SGLANG_MOST_PARTS = 4.0, 8.0
+"""Parts of the keys in Triton's kernels: of vLLM before 0.20 (`four`), and the most that SGLang makes (its default of
+`--triton-attention-num-kv-splits`)."""
+
+PART_KEYS, MOST_PARTS_PER_UNIT = 512.0, 2.0
+"""Keys of a part in vLLM's kernel since 0.20, and the most parts on a multiprocessor."""
 
 ROWS = (16.0, 64.0)
 """Query heads of a tile: of Triton's kernel; of FlashMLA's, and of a warp group in FlashAttention-3 and FlashInfer."""
@@ -143,9 +147,9 @@ def prefill_terms(shape: Attention, hardware: Hardware, parameters: Parameters) 
 class LatentAttention(Shape, frozen=True):
     """Decode of `q_len` new tokens of `batch` sequences over `kv_len` latents; arrays of one shape, a kernel a row.
 
-    A latent has `latent` elements and a rotary key of `rope`. `planned`
-    kernels of Hopper plan their work in every layer; `four`: vLLM's Triton kernel has four parts of the keys. `cold` is
-    the time over memory relative to that of latents that no cache holds.
+    A latent has `latent` elements and a rotary key of `rope`. `planned` kernels (the column `scheduled`) plan their
+    work on Hopper in every layer; `four`: vLLM's Triton kernel has four parts of the keys. `cold` is the time over
+    memory relative to that of latents that no cache holds: 1 in a served model.
     """
 
     batch: Array
@@ -202,13 +206,8 @@ def terms(shape: LatentAttention, hardware: Hardware, parameters: Parameters) ->
     rate = 1.0 / (parameters["memory_efficiency"] * bandwidth) + 1.0 / conversion
     serial = [Term("launch", "launch", parameters["launch"])]
     if hardware.family == "hopper" and np.any(np.asarray(shape.planned)):
-        serial.append(
-            Term(
-                "plan",
-                "1.7 us + 80 ns P + 45 ns batch + 60 ns min(P, batch L / 64)",
-                shape.planned * _plan(shape, hardware),
-            )
-        )
+        planning = shape.planned * _plan(shape, hardware)
+        serial.append(Term("plan", "1.7 us + 80 ns P + 45 ns batch + 60 ns min(P, batch L / 64)", planning))
     return overlapping(
         tuple(serial),
         Term(
@@ -264,10 +263,10 @@ def _splits(shape: LatentAttention, hardware: Hardware, rule: int) -> Array:
             return every[:1]
         case 2:
             parts = 2.0 ** np.ceil(np.log2(np.maximum(np.floor(shape.kv_len / PART_KEYS), 1.0)))
-            parts = np.minimum(parts, PARTS * units(hardware))
-            return np.array([np.where(np.asarray(shape.four) > 0, FOUR, parts)])
+            parts = np.minimum(parts, MOST_PARTS_PER_UNIT * units(hardware))
+            return np.array([np.where(np.asarray(shape.four) > 0, VLLM_PARTS, parts)])
         case 3:
-            return every[every.ravel() <= EIGHT]
+            return every[every.ravel() <= SGLANG_MOST_PARTS]
     return every
 
 

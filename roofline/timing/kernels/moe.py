@@ -103,19 +103,10 @@ PARAMETERS = (
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
     Parameter("permute_bandwidth", Unit.BANDWIDTH, 0.1e12, 10e12, 1.5e12, "permuting tokens, whatever the memory"),
-    Parameter(
-        "whole_batch",
-        Unit.RATIO,
-        0.001,
-        1.0,
-        0.1,
-        "fraction of the permutation that is done for other devices' pairs, too",
-    ),
+    Parameter("whole_batch", Unit.RATIO, 0.001, 1.0, 0.1, "fraction of the permutation done for all devices' pairs"),
     Parameter("unaligned", Unit.RATIO, 0.001, 2.0, 0.1, "slowdown of units where the width is no multiple of 16"),
     Parameter("few_tokens", Unit.RATIO, 1e-3, 0.9, 1e-3, "fraction of the launch that one token saves", start=0.2),
-    Parameter(
-        "expert", Unit.SECONDS, 1e-12, 1e-6, 1e-12, "sorting pairs by expert: time an expert of the layer", start=10e-9
-    ),
+    Parameter("expert", Unit.SECONDS, 1e-12, 1e-6, 1e-12, "sorting pairs: time of an expert of the layer", start=10e-9),
 )
 
 

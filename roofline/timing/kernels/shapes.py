@@ -45,7 +45,6 @@ PASSES: Mapping[Kind, str] = {
 DECODE_QUERIES = 8
 """Query tokens of a sequence up to which split-KV decode kernels run (several when drafts are verified)."""
 
-
 NO_TEXTS: Mapping[str, str | float] = MappingProxyType({})
 
 
@@ -259,6 +258,7 @@ def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
 
 
 def _state(op: Op) -> Tensor:
+    """The state that a recurrent operator reads, (batch, heads or channels, ...)."""
     return next(tensor for tensor in op.reads if tensor.role is Role.STATE)
 
 
@@ -279,6 +279,7 @@ CHUNK = 128
 
 
 def _whole(dim: Dim) -> int:
+    """A dimension that no workload changes."""
     assert isinstance(dim, int)
     return dim
 

@@ -1,17 +1,19 @@
-"""Time of sparse attention with its indexer: what is scored, what is gathered, and what moves around both.
+"""Time of sparse attention with its indexer: scores of keys, attention to gathered ones, and the small kernels beside.
 
 Every token is a sequence of one query with n keys of its own, that an indexer picked (DSA of DeepSeek-V3.2 and GLM-5,
-CSA of DeepSeek-V4, blocks for each KV head in MiniMax-M3's MSA) or that compression left (HCA). The indexer scores s
-keys a token first, with F FLOPs and, in decode, k bytes each. In prompts a unit then picks the keys of one token after
-the other, which takes time where some are left out, of a share f of the tokens. A layer has a dozen small kernels
-beside (rotations, quantization, the cache, indices of pages), which pass over the queries Q of attention and indexer in
-16 bits:
+CSA of DeepSeek-V4, blocks for each KV head in MiniMax-M3's MSA) or that compression left (HCA). The indexer first
+scores s keys, counted over all tokens, with F FLOPs and, in decode, k bytes each. In prompts a unit then picks the keys
+of one token after the other, which takes time where some are left out, of a share f of the tokens. A layer has a dozen
+small kernels beside (rotations, quantization, the cache, indices of pages), which pass over the queries Q of attention
+and indexer in 16 bits:
 
     scores   T_I = s F / (score_efficiency peak) + s k / bandwidth (decode) or tokens f selection / (S clock) (prompts)
     queries  T_Q = passes 2 Q / rate                  rate: the bandwidth in decode, 16 S clock in prompts (S units)
     units    T_C = tokens n ceil(heads / tile) tile (4 d + 2 rope) / (compute_efficiency peak)
     memory   T_M = tokens n bytes of a key / (gather_rate bandwidth)
-    time     t   = launch + T_I + T_Q + (T_C^p + T_M^p)^(1/p)
+    time     t   = launch + T_I + T_Q + (T_C^p + T_M^p)^(1/p)                        p: `sharpness`
+
+d is the width of a value, and d + rope that of a key; `tokens` are those of all sequences.
 
 A tile holds the query heads of one token: kernels pad them, or have slower ones for fewer than 128 (`partial`, a factor
 on T_C). Small kernels pass over padded heads, too, where engines allocate queries for the tile (`padded`). Some kernels
@@ -39,10 +41,11 @@ from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Shape, 
 TILES = 1.0, 16.0, 64.0, 128.0
 """Query heads of a tile: the values of the parameter `tile`, which a fit tries."""
 
-FULL = 128.0
-"""Query heads of DeepSeek's models: with fewer TensorRT-LLM 1.3.0rc10 takes 7 times as long for a head."""
+TUNED_HEADS = 128.0
+"""Query heads of DeepSeek's models, from which `partial` does not count: with fewer heads TensorRT-LLM 1.3.0rc10 takes
+7 times as long for each."""
 
-INDEXER = 16384.0
+DEEPSEEK_SCORE_FLOPS = 16384.0
 """FLOPs of a score of DeepSeek-V3.2's indexer (64 heads of 128), twice GLM-5's, whose dense attention Blackwell lacks:
 SGLang sets SGLANG_NSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD to 0 for it there."""
 
@@ -57,9 +60,7 @@ PARAMETERS = (
     Parameter("compute_efficiency", Unit.RATIO, 0.01, 1.0, 0.25, "achieved fraction of twice the 16-bit peak: FP8's"),
     Parameter("gather_rate", Unit.RATIO, 0.05, 8.0, 0.8, "bandwidth of gathered keys over that of memory"),
     Parameter("score_efficiency", Unit.RATIO, 0.01, 1.0, 0.3, "achieved fraction of their peak in scores"),
-    Parameter(
-        "partial", Unit.RATIO, 0.3, 20.0, 1.0, "factor on the units with fewer heads than DeepSeek's 128", start=1.0
-    ),
+    Parameter("partial", Unit.RATIO, 0.3, 20.0, 1.0, "factor on the units with fewer heads than 128", start=1.0),
     Parameter("passes", Unit.RATIO, 0.01, 200.0, 3.0, "passes of small kernels over queries in 16 bits"),
     Parameter("selection", Unit.RATIO, 10, 2e5, 10, "clocks of a unit to select the keys of a token", start=1e3),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
@@ -121,7 +122,7 @@ class Selected(Shape, frozen=True):
 
     def is_dense(self, parameters: Parameters) -> NDArray[np.bool_]:
         """Where the engine skips the indexer, since nothing is left out."""
-        expanded = (parameters["dense"] < 1.5) | (self.index_flops >= INDEXER)
+        expanded = (parameters["dense"] < 1.5) | (self.index_flops >= DEEPSEEK_SCORE_FLOPS)
         return np.asarray((parameters["dense"] > 0.5) & expanded & self.is_whole & (self.scored > 0))
 
     def query_bytes(self, heads: Array) -> Array:
@@ -129,12 +130,12 @@ class Selected(Shape, frozen=True):
         return 2.0 * self.batch * (heads * self.width / 4.0 + (self.scored > 0) * self.index_flops / 2.0)
 
 
-NAMES = Selected.__struct_fields__[:9]
-"""The sizes."""
+SIZES = Selected.__struct_fields__[:9]
+"""The columns that are sizes: the fields of `Selected` without the cache and the arithmetic of the indexer."""
 
 
 def shape(row: Row) -> Selected:
-    """The attention of rows with the columns `NAMES`, formats and an optional `index_dtype`."""
+    """The attention of rows with the columns `SIZES`, formats and an optional `index_dtype`."""
     arithmetic = numbers(text(row, "index_dtype", "fp8")).arithmetic
     return Selected.of(row, cache=cache_of(row), index_arithmetic=arithmetic)
 
@@ -167,17 +168,18 @@ def decode_terms(selected: Selected, hardware: Hardware, parameters: Parameters)
     return _terms(selected, hardware, parameters, index_keys, hardware.memory_bandwidth)
 
 
-def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own: Array, rate: float) -> Terms:
+def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, picking: Array, rate: float) -> Terms:
+    """The module's terms; `picking`: seconds of index keys in decode or of selections in prompts; `rate`: T_Q's."""
     peak, score_peak = _peaks(selected, hardware)
     bandwidth, dense = hardware.memory_bandwidth, selected.is_dense(parameters)
     slots = (np.zeros_like(selected.slots), selected.slots, np.minimum(selected.slots, WINDOW))
     keys = np.maximum(selected.kv_len, slots[int(parameters["whole"])])
     tile = TILES[int(parameters["tile"])]
     heads = ceil_div(selected.heads, tile) * tile
-    sparse_heads = heads * np.where(selected.heads < FULL, parameters["partial"], 1.0)
+    sparse_heads = heads * np.where(selected.heads < TUNED_HEADS, parameters["partial"], 1.0)
     pairs = np.where(dense, EXPANDED * selected.heads * selected.kv_len, sparse_heads * keys)
     flops = selected.batch * selected.width * pairs
-    scores = selected.scored * selected.index_flops / (parameters["score_efficiency"] * score_peak) + own
+    scores = selected.scored * selected.index_flops / (parameters["score_efficiency"] * score_peak) + picking
     queries = selected.query_bytes(np.where(dense | (parameters.get("padded", 0.0) < 0.5), selected.heads, heads))
     serial = (
         Term("launch", "launch", parameters["launch"]),

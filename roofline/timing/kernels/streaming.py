@@ -16,7 +16,7 @@ state after each of them, of which the accepted one stays:
     bytes    (1 + q) B H d_k d_v 4                                 T_C = ceil(B H / S) q head
 
 A causal convolution in front of a recurrent layer reads and writes its channels once, and the tokens before them
-(`taps` - 1 of a sequence), at up to 16 bytes a clock of a multiprocessor (`common.reached`):
+(`taps` - 1 of a sequence), at up to 16 bytes a clock of a multiprocessor (`common.reachable_bandwidth`):
 
     bytes    2 B C (2 q + taps)                                    T_C = B C / S row
 
@@ -34,7 +34,7 @@ from typing import ClassVar
 from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import ceil_div, reached, units
+from roofline.timing.kernels.common import ceil_div, reachable_bandwidth, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Shape, Term, Terms, text
 
 PRE, POST = "pre", "post"
@@ -171,7 +171,7 @@ class ShortConvolution(Streaming, frozen=True):
         return self.batch * self.channels / count * parameters["row"]
 
     def rate(self, hardware: Hardware) -> float:
-        return reached(hardware)
+        return reachable_bandwidth(hardware)
 
 
 class Scan(Streaming, frozen=True):

@@ -9,7 +9,7 @@ import pytest
 
 from roofline import load_hardware
 from roofline.timing.kernels import kernel_time
-from roofline.timing.kernels.common import reached, unit_clocks
+from roofline.timing.kernels.common import reachable_bandwidth, unit_clocks
 from roofline.timing.kernels.gated_delta_rule import KIMI as DELTA
 from roofline.timing.kernels.sparse import prefill_parameters
 from roofline.timing.kernels.streaming import CONVOLUTION, MIXING, SCAN, STEP
@@ -52,7 +52,7 @@ def test_a_convolution_reads_and_writes_its_channels_and_reads_those_before(op: 
         channels=8192,
         taps=4,
     )
-    assert found == pytest.approx(1e-6 + 8 * 8192 * 2 * 2004 / reached(H200), rel=1e-6)
+    assert found == pytest.approx(1e-6 + 8 * 8192 * 2 * 2004 / reachable_bandwidth(H200), rel=1e-6)
 
 
 def test_hyper_connections_read_the_stream_twice_before_a_sub_layer() -> None:

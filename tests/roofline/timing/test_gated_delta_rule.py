@@ -13,7 +13,7 @@ from roofline.scenario.settings import Settings
 from roofline.specs.engine import load_engine
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_time
-from roofline.timing.kernels.common import on_chip
+from roofline.timing.kernels.common import on_chip_bandwidth
 from roofline.timing.kernels.gated_delta_rule import CHUNKED, FUSED, PARAMETERS
 
 H200 = load_hardware("h200-sxm")
@@ -58,7 +58,7 @@ def test_intermediates_of_chunked_kernels_move_at_the_clock_of_the_units() -> No
     handed = 2 * (4 * 256 + 7 * 64 + 2 * 128 * 128 / 64)
     for variant, within in ((CHUNKED, handed), (FUSED, 0)):
         found = float(kernel_time("gated_delta_rule", rows(variant, tokens, heads), H200, constants))
-        moved = (pairs * 1024 + 8 * heads * 128 * 128) / bandwidth + pairs * within / on_chip(H200)
+        moved = (pairs * 1024 + 8 * heads * 128 * 128) / bandwidth + pairs * within / on_chip_bandwidth(H200)
         parts = pairs * work / peak, moved
         assert found == pytest.approx(1e-6 + (sum(parts) if variant == CHUNKED else max(parts)), rel=1e-6)
 

@@ -687,6 +687,11 @@ def test_an_option_without_effect_is_said(options: dict[str, Any], told: str) ->
     assert [sentence for sentence in document["without_effect"] if told in sentence]
 
 
+def test_a_stage_of_one_device_has_no_ranks_of_experts() -> None:
+    (told,) = answer("qwen3-30b-a3b", "2xh100-sxm", pp=2, enable_expert_parallel=True).to_dict()["without_effect"]
+    assert "there is one device" not in told
+
+
 def test_what_only_a_load_has_is_refused_of_one_user() -> None:
     with pytest.raises(RooflineError, match="of a load"):
         answer("llama-3.1-8b", "h100-sxm", prefix_hits=0.5)
@@ -709,3 +714,10 @@ def test_the_best_change_of_formats_is_one_that_a_choice_lists() -> None:
     assert found.slow
     assert found.better is not None
     assert (found.better.option, found.better.meets) == ("--quant mxfp4", True)
+
+
+def test_a_layout_is_not_compared_with_itself() -> None:
+    """Four ranks cut blocks of FP8, so that four devices are two stages in this format without being asked for."""
+    plan = answer("step-3.5-flash", "4xh100-sxm").plan
+    assert plan.scenario.settings.parallel.pipeline == 2
+    assert plan.rival is None or plan.rival[0].settings.parallel != plan.scenario.settings.parallel
