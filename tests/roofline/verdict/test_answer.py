@@ -721,3 +721,9 @@ def test_a_layout_is_not_compared_with_itself() -> None:
     plan = answer("step-3.5-flash", "4xh100-sxm").plan
     assert plan.scenario.settings.parallel.pipeline == 2
     assert plan.rival is None or plan.rival[0].settings.parallel != plan.scenario.settings.parallel
+
+
+@pytest.mark.parametrize(("hardware", "told"), [("m4-max", "fp16 in place of bf16"), ("h100-sxm", "bf16 as released")])
+def test_a_checkpoint_is_as_released_in_its_own_format_alone(hardware: str, told: str) -> None:
+    """On Apple silicon llama.cpp has the 16-bit weights of a model in bf16 as fp16."""
+    assert told in str(answer("llama-3.1-8b", hardware))
