@@ -198,7 +198,13 @@ class Sentences(Struct, frozen=True):
             return "as asked" if found is None else f"as asked; --quant {found[0]} is published"
         if plan.candidate.released and scenario.library_format is not None:
             return f"as {scenario.profile.title} stores it by default"
-        stored = scenario.model.quantization
+        stored, base = scenario.model.quantization, scenario.precision.base.name
+        if stored is None and base != scenario.model.dtype:  # hardware or an engine without the checkpoint's own
+            return (
+                f"as asked, released in {scenario.model.dtype}"
+                if scenario.given("dtype")
+                else f"in place of {scenario.model.dtype}"
+            )
         same = stored is None or released_scheme(scenario.model, scenario.profile) != PLAIN
         return "as released" if same else f"converted from {stored}"
 
