@@ -94,10 +94,11 @@ def of_means(scenario: Scenario) -> Scenario:
 def remedy(error: DoesNotFitError) -> str:
     """The least change, in the order of KINDS, that makes the scenario of an error fit under its load, as options.
 
-    One that the engine's documents know comes before others.
+    One that the engine's documents know comes before others. "" where nothing does, and for a scenario that was changed
+    after its techniques, whose options are not known.
     """
     scenario, load, unknown = error.scenario, error.load, ""
-    if scenario is None or load is None:
+    if scenario is None or load is None or not scenario.asked:
         return ""
     scenario = of_means(scenario)
     for kind in KINDS[:-1]:  # a load has no less work, and its requests may need a narrower cache than one sequence

@@ -134,3 +134,11 @@ def test_what_is_chosen_for_pools_keeps_the_devices_of_a_replica(run: Run) -> No
     status, out, said = run("serve", "llama-3.1-405b", "8xh100", "--disaggregation", "1:1", "--users", 4)
     assert (status, "chosen: --quant fp8" in said) == (0, True)
     assert "on 16 h100-sxm" in out
+
+
+def test_replicas_with_drafts_that_do_not_fit_are_refused_in_one_sentence(run: Run) -> None:
+    """The replica of which a server is told is changed after its techniques, so that no option of it is known."""
+    question = ("serve", "deepseek-v4-pro", "--hw", "8xb300-sxm", "--dp", "8", "--engine", "sglang", "--with", "mtp")
+    status, printed, said = run(*question, "--concurrency", "1")
+    assert (status, printed) == (2, "")
+    assert len(said.splitlines()) == 1
