@@ -76,6 +76,7 @@ COUNTED, WITHIN = 400, 0.5
 
 CHECKED, NEGLIGIBLE = 16, 1e-20
 """The distribution of sequences ends where each CHECKED-th value is first NEGLIGIBLE beside the largest one."""
+
 EXTENSIVE = ("rate", "running", "waiting", "queued", "cached", "saturation", "slots")
 """The fields of `Steady` that are sums over the copies of a replica; the others are the same of each."""
 
