@@ -25,6 +25,15 @@ from roofline.advisor.search.goal import QUALITIES, Quality
 from roofline.advisor.search.moves import Move, price_of
 from roofline.advisor.search.trials import LIMITED_METRICS, NOTHING, Moves, Trial, Trials, names
 
+EXHAUSTIVE = 16
+"""Largest number of combinations that is enumerated: four moves in slots of their own."""
+
+DEPTH = 8
+"""Maximum number of moves in a plan."""
+
+MIN_GAIN = 1.005
+"""Smallest gain of a move that counts as an improvement."""
+
 
 class Choice(Struct, frozen=True):
     """One combination at one batch: the objective's value, and for each limit the value of its metric over it."""
@@ -112,16 +121,6 @@ def _choices(trial: Trial) -> Iterator[tuple[float, Choice]]:
     uses = [dict(zip(trial.used, row, strict=True)) for row in zip(*map(spread, trial.used.values()), strict=True)]
     for batch, value, cost, used in zip(batches, spread(trial.value), spread(trial.cost), uses, strict=True):
         yield cost, Choice(trial.moves, int(batch), value, used)
-
-
-EXHAUSTIVE = 16
-"""Largest number of combinations that is enumerated: four moves in slots of their own."""
-
-DEPTH = 8
-"""Maximum number of moves in a plan."""
-
-MIN_GAIN = 1.005
-"""Smallest gain of a move that counts as an improvement."""
 
 
 class Searched(Struct, frozen=True):

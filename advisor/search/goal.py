@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -200,13 +199,8 @@ class Quality(StrEnum):
 
 
 QUALITIES = tuple(Quality)
-_DEAREST = {
-    Quality.LOSSLESS: Price.ENGINEERING,
-    Quality.CALIBRATED: Price.CALIBRATION,
-    Quality.LOSSY: Price.LOSSY,
-    Quality.RETRAIN: Price.RETRAINING,
-}
-
+_DEAREST = dict(zip(Quality, PRICES[1:], strict=True))
+"""The dearest change that each budget allows: engineering in every one, since it costs no quality."""
 
 Named = TypeVar("Named", bound=StrEnum)
 
@@ -275,9 +269,7 @@ class Limits(Struct, frozen=True):
         return {name: float(value) for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
 
 
-LIMITED: Mapping[str, str] = MappingProxyType(
-    {"ttft": "ttft", "tpot": "tpot", "total": "total", "memory": "memory", "gpus": "gpus", "budget": "usd_per_hour"}
-)
+LIMITED: Mapping[str, str] = {**{name: name for name in Limits.__struct_fields__}, "budget": "usd_per_hour"}
 """The metric of each limit."""
 
 

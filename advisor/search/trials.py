@@ -33,10 +33,6 @@ def names(moves: Moves) -> tuple[str, ...]:
     return tuple(sorted(move.name for move in moves))
 
 
-DIGITS = 10
-"""Significant digits by which scores are compared: further ones depend on the order of summation."""
-
-
 def level(figures: Any) -> Any:
     """Figures rounded to DIGITS significant digits; 0, NaN and infinite ones as they are."""
     figures = np.asarray(figures, float)
@@ -44,6 +40,15 @@ def level(figures: Any) -> Any:
         unit = 10.0 ** (np.floor(np.log10(np.abs(figures))) - DIGITS + 1)
         return np.where(np.isfinite(unit) & (unit > 0), np.round(figures / unit) * unit, figures)
 
+
+MAX_OVERCOMMIT = 8
+"""Memory over capacity beyond which no further move makes it fit: quantization goes from 16 bits to 2 at best."""
+
+ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}
+"""Slots that are applied first; techniques apply in the catalogue's order."""
+
+DIGITS = 10
+"""Significant digits by which scores are compared: further ones depend on the order of summation."""
 
 LIMITED_METRICS = ("ttft", "tpot", "memory")
 """Metrics that limits may be set on. The search keeps the best combination for each, so tight limits find one."""
@@ -176,10 +181,6 @@ def _least(figure: Callable[[], Any], counted: Any) -> float:
     return float(np.fmin.reduce(np.where(counted, figure(), np.inf), axis=None, initial=np.inf))
 
 
-MAX_OVERCOMMIT = 8
-"""Memory over capacity beyond which no further move makes it fit: quantization goes from 16 bits to 2 at best."""
-
-
 class Trials:
     """The trials of one scenario and goal, each combination simulated once."""
 
@@ -301,10 +302,6 @@ class Trials:
 
 def _lacks(scenario: Scenario) -> Iterator[Lack]:
     return lacks(scenario.profile, scenario.model, scenario.hardware, scenario.precision.kv)
-
-
-ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}
-"""Slots that are applied first; techniques apply in the catalogue's order."""
 
 
 def ordered(moves: Iterable[Move]) -> list[Move]:

@@ -54,6 +54,12 @@ COUNTS = 48
 NEGLIGIBLE = 1e-300
 """In place of 0 in a denominator."""
 
+WAITING = 4.0
+"""The largest TTFT over its bound for which `Bounds.loaded` holds in a closed loop."""
+
+REFERENCE = "h100-sxm"
+"""Hardware on which FLOPs and bytes are counted, which do not depend on it: any that has all links would do."""
+
 FITTING = 0.99
 """A configuration is left out if a request fits in its KV cache with less than this probability."""
 
@@ -121,10 +127,7 @@ class Bounds(Struct, frozen=True, dict=True):
         return users / spent
 
     def loaded(self, replicas: float) -> float:
-        """A lower bound of TPOT where the load is divided among so many replicas.
-
-        In a closed loop it holds as long as TTFT is at most WAITING times its bound.
-        """
+        """A lower bound of TPOT on some replicas; in a closed loop, if TTFT is at most WAITING times its bound."""
         service = self.service
         share = service.share(replicas)
         if service.rate is not None:
@@ -136,13 +139,6 @@ class Bounds(Struct, frozen=True, dict=True):
             alone = self._step_of(rate * service.steps * found) / self.accepted
             found = self.tpot(rate * (1 - 1 / max(share, 1))) if service.answers.varies else alone
         return found
-
-
-WAITING = 4.0
-"""The largest TTFT over its bound for which `Bounds.loaded` holds in a closed loop."""
-
-REFERENCE = "h100-sxm"
-"""Hardware on which FLOPs and bytes are counted, which do not depend on it: any that has all links would do."""
 
 
 class WorkloadCost:

@@ -56,9 +56,8 @@ Waiting = tuple[Key, int, int]
 SHARES_OF_TIME = (0.3, 0.5)
 """A candidate's kernels exceed their roof by at least this share of what similar ones do: on its device; in its layout.
 
-The excess is of launches and latencies more than of work, and so much the same. The shares are margins, not laws: among
-the configurations of seven models on 60 devices each, the least excess over the largest is below 0.30 on 5% of devices
-(0.17 at least), and with one layout below 0.54 on as many (0.30 at least).
+The excess is of launches and latencies more than of work. The shares are margins, not laws: of seven models on 60
+devices each, the least over the largest excess is below 0.30 on 5% (0.17 at least), with one layout 0.54 (0.30).
 """
 
 TOGETHER = (4, 128)
@@ -201,10 +200,7 @@ class Search:
     def _first(
         self, waiting: list[Waiting], level: int, most: int, bound: Callable[[int, str], Key | None]
     ) -> list[int]:
-        """Take from the heap the first configurations that wait at a level, which are then bounded together.
-
-        At the roofline it is one of each hardware at a time: its decode steps raise the bounds of the others.
-        """
+        """Take the first that wait at a level; at the roofline one of each hardware, which raises others' bounds."""
         soon: list[int] = []
         later, taken = list[Waiting](), set[str]()
         while waiting and waiting[0][1] == level and len(soon) + len(later) < most:

@@ -1,10 +1,10 @@
-"""A closed loop, simulated for a few rounds: requests that began together stay together.
+"""A closed loop of a fixed number of requests in flight, simulated for a few rounds (a round: each is replaced once).
 
-Where all outputs have one length, the requests of a burst end in one step, those that follow them wait for its end and
-are computed in one step, and so on: the loop goes round an orbit that depends on its beginning, at which all are sent
-at once as by a benchmark. Where outputs vary a loop forgets its beginning: it begins with requests in progress, of
-length-biased outputs of which a uniform part is left. Lengths are quantiles of equal weight in random order. Drafts are
-accepted by chance, so that requests of one length take more steps or fewer, and those that began together part.
+Where all outputs have one length, requests that begin together end together, and so do those that replace them: the
+loop is periodic, on an orbit that depends on its beginning, at which all are sent at once as by a benchmark. Where
+outputs vary a loop forgets its beginning, and here begins with requests in progress, as a stationary renewal process
+has them: of length-biased outputs, of which a uniform part is left. Lengths are quantiles of equal weight in random
+order. Accepted drafts are drawn, so that requests of one length take different numbers of steps.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from roofline.serving.tables import Array
 from roofline.specs.scheduler import MIXED
 
 LEAST, ROUNDS, MOST = 500, 6, 3000
-"""Requests that are observed: so many times those in flight, but at least and at most so many.
+"""Requests that are observed: ROUNDS times those in flight, but at least LEAST and at most MOST.
 
-Where outputs are equal, as many before, after the first round.
+Where outputs have one length, as many go before, in which the loop finds its orbit.
 """
 
 SAME = 1e-6
-"""TTFT of a round of equal requests off the round before, over the mean, with which it is taken for the orbit."""
+"""A round whose TTFTs differ by less than this part of their mean from the round before repeats it: the orbit."""
 
 FILLED = 0.9
-"""The part of a step's budget that requests in progress fill at most, so that others find room."""
+"""The part of a step's token budget that the first requests in progress fill at most, so that prompts find room."""
 
 
 class Orbit(NamedTuple):
@@ -53,9 +53,9 @@ class Orbit(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """A loop after a round: its time and that of prompts, the requests that began and those that are finished.
+    """A loop after a round: its time and that of steps with prompts (s), and requests with a first and a last token.
 
-    `running` and `cached` are seconds times requests, and times tokens; `least` waited at any time of the round.
+    `running` and `cached` are integrals over time of requests and of tokens; `least` are the fewest that ever waited.
     """
 
     now: float
@@ -71,7 +71,7 @@ class _Loop(Simulation):
     """A closed loop that may begin with requests in progress."""
 
     def resume(self) -> None:
-        """The next request has its prompt in the KV cache, and decodes."""
+        """Send the next request with its prompt already in the KV cache: it decodes at once."""
         sequence = Sequence(self.sent, self.now, *self.lengths[self.sent])
         self.sent += 1
         self._assign(sequence)

@@ -1,4 +1,4 @@
-"""The layouts of a model on devices: one list, of which every answer, choice, sizing and ratio of pools takes its own.
+"""The layouts of a model on some devices: the one list for answers, choices, sizing and ratios of pools.
 
 A server divides every layer (tensor parallelism), the layers (pipeline), the sequences with the experts of a mixture
 (data and expert parallelism), or experts alone beside tensor parallelism; copies of it share the load.
@@ -21,7 +21,7 @@ from roofline.specs.hardware import SERVER_DEVICES, Hardware
 from roofline.specs.model import Model
 
 STAGES = (1, 2, 3, 4, 8)
-"""Stages of a pipeline, of which nobody starts more within a domain."""
+"""Numbers of pipeline stages that are tried on any devices."""
 
 
 class Layout(Struct, frozen=True):
@@ -51,7 +51,7 @@ class Layout(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """In words, as in `TP 4 PP 2, 2 replicas`."""
+        """The layout as people write it, such as `TP 4 PP 2, 2 replicas`."""
         heads = f"TP {self.tensor} " if self.tensor > 1 else ""
         if self.data > 1:
             own = f"{heads}attention DP{f' {self.data}' if heads else ''}, EP {self.expert}"
@@ -62,11 +62,11 @@ class Layout(Struct, frozen=True):
         return replicated(own, self.copies)
 
     def options(self, model: Model) -> dict[str, Any] | None:
-        """The options of a scenario that has all copies; None where it has no words for copies that divide experts."""
+        """The options of a scenario that has all copies; None if copies divide experts, which none says."""
         if self.copies > 1 and self.expert > 1:
             return None
         parts = {"tp": self.tensor, "pp": self.pipeline, "dp": self.data * self.copies, "ep": self.expert}
-        whole = {"ep": 1} if self.copies > 1 and model.experts else {}  # else data-parallel ranks divide the experts
+        whole = {"ep": 1} if self.copies > 1 and model.experts else {}  # else ranks share the experts
         return {name: count for name, count in parts.items() if count > 1 or name == "tp"} | whole
 
     def on(self, scenario: Scenario) -> Scenario:
@@ -75,9 +75,9 @@ class Layout(Struct, frozen=True):
 
 
 def servers(model: Model, hardware: Hardware, engine: Engine, devices: int) -> Iterator[Layout]:
-    """The layouts of one server over all of some devices: the widest tensor parallelism of a node first, then wider.
+    """The layouts of one server on all of some devices: by tensor parallelism, the widest within a node first.
 
-    An engine that splits layers does so alone. Over nodes stages may be more than `STAGES`, of whole nodes each.
+    An engine that splits layers has pipelines alone. Over nodes there may be other STAGES, if each is a whole node.
     """
     inside = linked_devices(hardware)
     if engine.split_layers:

@@ -23,12 +23,18 @@ Targets = tuple[float, float]
 
 NO_TARGETS: Targets = (math.inf, math.inf)
 
+LEAST = 0.05
+"""The least ratio of p10 to p50 of a latency."""
+
+NEGLIGIBLE = 1e-4
+"""A fraction of requests within targets below this counts as none."""
+
 USUAL_TARGETS: Targets = (10.0, 0.1)
-"""Those of a load at p95 where none is said, in every answer, and so does each say: 10 tokens/s are read with ease."""
+"""Targets at p95 of a load for which none are given: 10 tokens/s are read with ease. Every answer says them."""
 
 
 def targets_or_usual(ttft: float | None, tpot: float | None, loaded: bool = True, generates: bool = True) -> Targets:
-    """The targets that are said (s; None or infinite for none), and of a load the usual ones in place of others.
+    """The targets that are given (s; None or infinite for none); in place of others, under load, USUAL_TARGETS.
 
     A model that only encodes has no TPOT.
     """
@@ -36,13 +42,6 @@ def targets_or_usual(ttft: float | None, tpot: float | None, loaded: bool = True
     given = zip((ttft, tpot), (usual[0], usual[1] if generates else math.inf), strict=True)
     first, each = (otherwise if said is None or said == math.inf else said for said, otherwise in given)
     return first, each
-
-
-LEAST = 0.05
-"""The least p10 over p50 of a latency."""
-
-NEGLIGIBLE = 1e-4
-"""The least fraction of requests within targets that is told from none."""
 
 
 class Latency(Struct, frozen=True):
@@ -94,7 +93,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Spread(NamedTuple):
-    """p10 and p90 over the expected time; `median`: their distances for a median over these."""
+    """p10 and p90 of a prediction over the expected time; a median's distances from 1 are `median` times these."""
 
     low: float
     high: float
@@ -104,8 +103,8 @@ class Spread(NamedTuple):
 def spreads(replica: Replica, batch: float, context: float, chunk: float, apart: bool = False) -> tuple[Spread, Spread]:
     """p10 and p90 over the expected TTFT, and over the expected TPOT.
 
-    The distances of both from p50 are those of a prefill and of a decode step, times the scheduler's `spread`, with the
-    errors of a young support and of several nodes; that of TPOT has the error of accepted drafts.
+    Their distances from 1 are those of a prefill and of a decode step, times the scheduler's `spread`, with the errors
+    of recently supported models and of several nodes (`steps.errors`), and for TPOT of accepted drafts.
     """
     low_decode, high_decode, low_prefill, high_prefill = replica.steps.spread
     drafts = replica.steps.scenario.settings.speculation
@@ -216,7 +215,7 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
 
 
 def latencies_of(values: Any, spread: Spread) -> Latency:
-    """The latencies with intervals, of which those above the median begin no sooner than the median's."""
+    """The mean, p50, p95 and p99 `values` with intervals; those of p95 and p99 begin at that of the median or above."""
     low, high, median = spread
     parts = (1.0, median, 1.0, 1.0)
     pairs = ((float(value), part) for value, part in zip(values, parts, strict=True))

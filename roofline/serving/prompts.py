@@ -1,8 +1,7 @@
 """The tokens of prompts that wait at the start of a step: a Markov chain, as `roofline.serving.steady` describes it.
 
-A state stands for a number of tokens, `unit` times its index. From state to state a step takes tokens away and prompts
-arrive while it lasts, whose tokens are a compound Poisson number (its distribution by Fourier transform). Arrays are of
-points (a rate and a number of sequences each), states, and where they are square the states that follow.
+State i stands for i times `unit` tokens. In each step some are taken, and a compound Poisson number arrives (by Fourier
+transform). Axes of arrays are points (a rate and a number of sequences each), states, and the states that follow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A replica of an engine: the times of its steps, its scheduler, and the room of its KV cache.
 
-Adapters beyond the slots of a device: a batch has no more of them than slots, and others come from host memory. A
-request whose adapter has no slot waits for its weights, one request after the other, over each device's link to its
-host; the slots hold the most popular adapters. Sequences are as many as have together, on average, one adapter a slot
-(vLLM passes over requests whose adapter finds no slot, so that it fills batches further where many wait).
+Where there are more adapters (LoRA) than a device has slots for, a batch has at most as many as slots, and the others
+are in host memory. The slots are taken to hold the most popular adapters; a request for another one waits until its
+weights are read over each device's link to its host, one request after the other. At most as many sequences run as use,
+on average, one adapter for each slot (vLLM fills batches further where many wait: it passes over requests whose adapter
+finds no slot).
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 ALL_MODELS = "alpaserve"
 """The policy under which a replica has the models of several tenants."""
 
+MOST_COUNTED = 4096
+"""The most sequences for which the number of their different adapters is computed."""
+
 UNLIMITED = 1 << 40
-"""Tokens or sequences where nothing limits them."""
+"""In place of a number of tokens or sequences that nothing limits."""
 
 
 class DoesNotFitError(RooflineError):
@@ -109,7 +113,7 @@ class Replica(Struct, frozen=True, dict=True):
 
     @cached_property
     def crowded(self) -> bool:
-        """Whether a sequence that decodes leaves a step no token of prompts, so that they wait for its end."""
+        """Whether one decoding sequence fills the budget of a step, so that prompts wait until it ends."""
         return self.scheduler.order != PREFILL_FIRST and not self.received and self.budget <= self.steps.decode_tokens
 
     @cached_property
@@ -118,14 +122,14 @@ class Replica(Struct, frozen=True, dict=True):
         return self.scheduler.sequences * self.data or UNLIMITED
 
     def pace(self, prompt: float, output: float) -> float:
-        """Seconds a request of such lengths, of a replica as full as its memory and its engine allow."""
+        """Seconds that a request of such lengths takes of a replica that is as full as memory and engine allow."""
         single, context = self.steps.single, prompt + output / 2
         batch = max(int(min(self.kv_tokens / (prompt + output), self.sequences) / self.data), 1)
         prefill = float(single(0, 0.0, prompt, prompt / 2, 1, None))
         return (prefill + output * float(self.steps.decode_of(batch)(context)) / batch) / self.data
 
     def routed(self, sequences: Any) -> Any:
-        """Tokens of a rank that experts see on average, of so many sequences of it; None: those of the fullest."""
+        """Tokens that experts compute for a rank with so many sequences; None: as many as for the fullest rank."""
         return sequences * self.steps.decode_tokens if self.scheduler.masked and self.data > 1 else None
 
 
@@ -249,10 +253,6 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
     logged = None if logged is None else logged * parallel.data
     return Replica(steps, policy, int(kv_tokens), logged, capacity=capacity)
-
-
-MOST_COUNTED = 4096
-"""The most sequences that are counted."""
 
 
 def with_slots(scenario: Scenario, policy: Scheduler) -> tuple[Scheduler, float]:

@@ -71,8 +71,14 @@ NODES, WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 5 / 6, 1.0)
 ITERATIONS = 40
 """Rounds of the fixed point that finds the running sequences of an open loop."""
 
+COUNTED, WITHIN = 400, 0.5
+"""The most requests of a batch, and the part of its prompts' time in which they arrive (by event simulations)."""
+
 CHECKED, NEGLIGIBLE = 16, 1e-20
 """The distribution of sequences ends where each CHECKED-th value is first NEGLIGIBLE beside the largest one."""
+
+EXTENSIVE = ("rate", "running", "waiting", "queued", "cached", "saturation", "slots")
+"""The fields of `Steady` that are sums over the copies of a replica; the others are the same of each."""
 
 
 class Steady(NamedTuple):
@@ -98,10 +104,6 @@ class Steady(NamedTuple):
     samples: Array
 
 
-EXTENSIVE = ("rate", "running", "waiting", "queued", "cached", "saturation", "slots")
-"""The fields of `Steady` that are sums over the copies of a replica; the others are the same of each."""
-
-
 def largest_rate(replica: Replica, load: Load) -> float:
     """The largest stable rate of an open loop in requests/s, of all copies."""
     slots = slots_of(replica, load)
@@ -115,10 +117,7 @@ def saturation_of(replica: Replica, load: Load, times: Times) -> float:
 
 
 def check_steps(parted: int) -> None:
-    """Raise RooflineError where the scheduler keeps prompts out of some steps, or gives them a part of a step alone.
-
-    `parted` is its `pause` or its `piece` (`Scheduler`), 0 where it has neither.
-    """
+    """Raise RooflineError for a `pause` or `piece` of a `Scheduler` above 0, which no steady state has here."""
     if parted:
         raise RooflineError(
             "a steady state has prompts in every step, and all of its tokens for them: say how many requests to"
@@ -244,10 +243,6 @@ def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: 
     return Steady(ttft, tpot, e2e, rate, running, waiting, queued, cached, prefilling, saturation, slots, samples)
 
 
-COUNTED, WITHIN = 400, 0.5
-"""The most requests of a batch, and the part of its prompts' time in which they arrive (by event simulations)."""
-
-
 def _batch_of(times: Times, burstiness: float, rate: Array, number: Array) -> Array:
     """The mean size of the geometric batches that stand for bursty arrivals.
 
@@ -334,8 +329,8 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
 class _Level(NamedTuple):
     """What the distribution of the running sequences gives at each point.
 
-    `running` and `width` are their mean and deviation over time, `step` and `deviation` those of the step that a
-    sequence sees, in seconds; a request waits for a slot with probability `full`, and then `slot` seconds on average.
+    `running` and `width` are their mean and deviation over time, `step` and `deviation` those of a sequence's steps in
+    seconds; a request waits for a slot with probability `full`, and then `slot` seconds on average.
     """
 
     running: Array

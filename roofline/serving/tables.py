@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+PLAIN = (float, int)
+"""Types of plain numbers, which are interpolated without the overhead of arrays."""
+
 
 def geometric(low: float, high: float, ratio: float) -> Array:
-    """Whole numbers from `low` to at least `high`, each at most `ratio` times the one before, and powers of two."""
+    """Whole numbers from `low` to at least `high`, each about `ratio` times the one before, and powers of two."""
     count = int(np.ceil(np.log(max(high / low, ratio)) / np.log(ratio))) + 1
     numbers = np.round(low * ratio ** np.arange(count))
     powers = 2.0 ** np.arange(np.ceil(np.log2(low)), np.floor(np.log2(numbers[-1])) + 1)
     return np.unique(np.append(numbers, powers))
-
-
-PLAIN = (float, int)
-"""Types of plain numbers, which are interpolated without the overhead of arrays."""
 
 
 class Table:
@@ -50,7 +49,7 @@ class Table:
         return float(self(*(min(max(place, axis[0]), axis[-1]) for place, axis in inside)))
 
     def signed(self, row: Any, column: Any) -> Array:
-        """The same of differences of times, which may be below 0."""
+        """Values at rows and columns that broadcast, of either sign, such as differences of times."""
         row, column = np.asarray(row, float), np.asarray(column, float)
         i = np.clip(np.searchsorted(self.rows, row) - 1, 0, self.rows.size - 2)
         j = np.clip(np.searchsorted(self.columns, column) - 1, 0, self.columns.size - 2)
@@ -64,7 +63,7 @@ class Table:
 
 
 class Curve:
-    """Linear interpolation; outside the value of the nearest end."""
+    """Linear interpolation of values over one axis; outside it the value of the nearest end."""
 
     def __init__(self, places: Array, values: Array) -> None:
         self.places, self.values = places, values

@@ -1,7 +1,6 @@
 """Times of the steps of a replica at the lengths of a load: with n sequences and some tokens of prompts.
 
-n are the decoding sequences of all data-parallel ranks, s(n) the seconds of a step without prompts, and G the decode
-steps of a request. Prompts, and their tokens, are those that the prefix cache does not have.
+Symbols are those of `roofline.serving.steady`; n counts all ranks. Prompts are without what the prefix cache has.
 """
 
 from __future__ import annotations
@@ -40,11 +39,8 @@ DEALT = 128
 """Random draws, for each number of prompts, of how they are spread over data-parallel ranks."""
 
 UNEVEN = 0.75
-"""Sequences that the data-parallel rank with the most has beyond the mean, of event simulations.
-
-Half a sequence is the rounding up to a whole number; the rest is of requests that go to the rank with the least, and
-leave at random.
-"""
+"""Sequences that the data-parallel rank with the most has beyond the mean (event simulations): half of one by rounding
+up to a whole number, the rest since requests go to the rank with the least and leave at random."""
 
 
 class Times(Struct, frozen=True, dict=True):
@@ -242,10 +238,7 @@ def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array
 
 
 def _packed(budget: float, left: float, prompts: list[float]) -> float:
-    """Mean tokens of prompts in a step with room for `left` of its `budget`, where prompts that fit are taken whole.
-
-    A step takes the rest of a prompt that did not fit in the step before, the next prompt, and others that fit beside.
-    """
+    """Mean tokens of prompts in a step with room for `left` of its `budget`, where prompts that fit are taken whole."""
     if left <= 0:
         return 0.0
     rest, place, steps = 0.0, 0, list[float]()

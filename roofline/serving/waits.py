@@ -13,21 +13,14 @@ from roofline.serving.prompts import BLOCK, FULL, Prompts
 from roofline.serving.tables import Array
 from roofline.serving.times import TINY, Times
 
-QUANTILES, P95 = (0.5, 0.95, 0.99), NormalDist().inv_cdf(0.95)
-"""Quantiles of latencies that are reported, and the standard normal quantile of the second of them."""
-
-SAMPLES = 512
-"""Requests that sample the distribution of TTFT."""
+QUANTILES, P95, SAMPLES = (0.5, 0.95, 0.99), NormalDist().inv_cdf(0.95), 512
+"""Reported quantiles of latencies, the normal quantile of the second, and the samples of the distribution of TTFT."""
 
 STEP, PLACE, BEFORE, AFTER, PROMPT, SLOT, FRONT, NUMBER = range(8)
 NEXT_STEP, NEXT_ARRIVALS, OUTPUT, TOKEN, OTHERS, NEXT_OTHERS, MATES_BEFORE, MATES_AFTER = range(8, 16)
-"""What is random of a request, each a coordinate of the unit cube.
-
-They are the step in which it arrives and its PLACE there, the prompts that arrive in this step BEFORE and AFTER it, its
-PROMPT's length, the waits for a SLOT and at the FRONT end, and the NUMBER of sequences that run; the step that is
-already scheduled (NEXT_STEP), and the arrivals in the one before it; the length of its OUTPUT, and its time per TOKEN;
-what the OTHER ranks have in either step, where its own has no prompt; and those of its own batch that arrive with it.
-"""
+"""What is random of a request, as coordinates of the unit cube: the step in which it arrives, its place in this step,
+arrivals before and after it, its prompt, the waits for a slot and the front end, the number of sequences; the scheduled
+step and the arrivals before that; its output, time per token, other ranks' prompts in both steps, and batch mates."""
 
 IRREGULAR = 0.67
 """Variance of the gaps between two requests of a data-parallel rank without load, over that of random (Poisson) ones.
@@ -44,16 +37,15 @@ def _cube() -> Array:
     return np.asarray((np.random.default_rng(0).permuted(places, axis=1).T + 0.5) / SAMPLES)
 
 
-@cache
-def _normals() -> Array:
-    """The standard normal quantile of each coordinate of the cube."""
-    values = np.array([NormalDist().inv_cdf((place + 0.5) / SAMPLES) for place in range(SAMPLES)])
-    return np.asarray(values[np.floor(_cube() * SAMPLES).astype(int)])
-
-
 def uniform(coordinate: int) -> Array:
     """A coordinate of all samples (samples, 1), uniform between 0 and 1."""
     return _cube()[:, coordinate : coordinate + 1]
+
+
+@cache
+def _normal(coordinate: int) -> Array:
+    """The standard normal quantiles of a coordinate (samples, 1)."""
+    return np.array([[NormalDist().inv_cdf(place)] for place in uniform(coordinate)[:, 0].tolist()])
 
 
 def delayed(chance: Array, mean: Array, coordinate: int) -> Array:
@@ -62,12 +54,9 @@ def delayed(chance: Array, mean: Array, coordinate: int) -> Array:
 
 
 def ends(load: Load, samples: Array, tpot: Array) -> Array:
-    """QUANTILES of E2E latency (quantiles, points), by samples of TTFT and a normal TPOT with this mean and p95.
-
-    `tpot` has the mean and QUANTILES of TPOT (4, points).
-    """
+    """QUANTILES of E2E latency (quantiles, points): of samples of TTFT, and normal TPOT by its mean and p95."""
     tokens = np.maximum(load.outputs.inverse(uniform(OUTPUT)) - 1, 0.0)
-    each = tpot[0] + (tpot[2] - tpot[0]) / P95 * _normals()[:, TOKEN : TOKEN + 1]
+    each = tpot[0] + (tpot[2] - tpot[0]) / P95 * _normal(TOKEN)
     return np.asarray(np.quantile(samples + tokens * each, QUANTILES, axis=0))
 
 
@@ -79,11 +68,8 @@ def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
 
 
 def _poisson(mean: Array, coordinate: int) -> Array:
-    """Quantiles of a Poisson distribution, by the cube-root normal approximation (Wilson and Hilferty 1931).
-
-    Of small means it is inaccurate: there 0 has its exact probability.
-    """
-    at, z = uniform(coordinate), _normals()[:, coordinate : coordinate + 1]
+    """Quantiles of a Poisson distribution, by the cube-root normal approximation (Wilson and Hilferty), exact for 0."""
+    at, z = uniform(coordinate), _normal(coordinate)
     mean = np.maximum(mean, 1e-12)
     exact = np.where(at < np.exp(-mean), 0.0, 1.0)
     nine = 9 * np.maximum(mean, 0.05)
@@ -151,8 +137,7 @@ def waits_of(
         for _ in range(times.lag):
             # The next step is already scheduled: it takes what had arrived before the present one began.
             state = _inverse(chain.share, uniform(NEXT_STEP))
-            step = length[state, np.arange(state.shape[1])]
-            step = step * (times.steps > 0)
+            step = length[state, np.arange(state.shape[1])] * (times.steps > 0)
             left = ahead - before + mean * _poisson(rate_of_rank * step, NEXT_ARRIVALS)
             idle = chain.without(uniform(NEXT_OTHERS), decoding[part], biased=False)
             lagged = lagged + np.where(left > 0, chain.seconds(left), idle)

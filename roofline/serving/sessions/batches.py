@@ -1,13 +1,14 @@
 """The prompts that the steps of a rank carry, and how long these steps take.
 
-What comes while a step runs is in the next one. With k prompts of X tokens a step takes T(k, X), and the numbers are a
-Markov chain, k' ~ Poisson(L T(k, X)), L the prompts of the rank a second; prompts that take several steps are one state
-with all of these. T is no linear function of k: prompts share the reading of weights and what the host takes for a
-step, and beyond the tokens that CUDA graphs are captured for a step is another one. Data-parallel ranks have their own
-numbers, and a step is as long as that of the rank that takes longest: with F the distribution of T over the steps of
-one of n, as if they were independent of each other,
+The prompts that arrive while a step runs are in the next one. A step with k prompts of X tokens takes T(k, X) seconds,
+so that their numbers are a Markov chain, k' ~ Poisson(L T(k, X)), with L prompts a second on the rank (a queue with
+bulk service; Bailey 1954). Prompts that take several steps are one state for all of these. T is not linear in k:
+prompts share the reading of weights and the host's time for a step, and steps of more tokens than CUDA graphs are
+captured for take longer. Data-parallel ranks have their own numbers of prompts, and a step lasts as long as that of the
+slowest rank. With F the distribution function of T on one of n ranks, taken as independent, a rank whose own step takes
+t seconds has one of
 
-    E[max(t, M)] = t + integral over x > t of 1 - F(x)^(n - 1)
+    E[max(t, M)] = t + integral over x > t of 1 - F(x)^(n - 1) dx,      M the longest of the other ranks
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from msgspec import Struct
 from roofline.serving.tables import Array
 
 COUNTS = np.array([1, 2, 3, 4, 5, 6, 7, 8, 11, 14, 19, 24, 33, 42, 57, 72, 99, 126, 171, 216])
-"""Numbers of prompts that are told apart; those between, an even number, count as the nearest."""
+"""Numbers of prompts that are told apart; one between two of them counts as the nearest."""
 
 EDGES = np.append((COUNTS[:-1] + COUNTS[1:]) // 2, 1e9)
-"""The largest number that counts as each of them."""
+"""The largest number that counts as each of COUNTS."""
 
 DRAWS = 16
-"""Samples of the prompts of each number: one of each of so many parts of all, by length."""
+"""Samples of each number of prompts, and strata: parts of all prompts by length, each with one prompt of a sample."""
 
 MATTERS, LEAST = 1e-3, 0.02
-"""The least chance of a number that matters, and the least part of steps that decode, where prompts go first."""
+"""The chance from which a number of prompts is computed, and the least part of steps that is taken to decode."""
 
 
 class Samples:
@@ -47,7 +48,7 @@ class Samples:
 
 
 class Batches(Struct, frozen=True):
-    """The chances that a rank's steps begin with no prompt and with each of COUNTS.
+    """The probabilities (`chances`) that a rank's steps begin with no prompt and with each of COUNTS.
 
     `each` are mean seconds from one decode token to the next, `part` the part of a rank's steps that have prompts.
     """
@@ -66,16 +67,16 @@ class Batches(Struct, frozen=True):
         return np.append(self.chances[: counts + 1], np.zeros(max(counts + 1 - self.chances.size, 0)))
 
     def a_prompt(self, values: Array) -> float:
-        """What steps have for each prompt in them, of what those of each number have in all (counts, draws)."""
+        """The mean of `values` per prompt, which are sums over the prompts of a step (counts, draws)."""
         chances = self.of(len(values))[1:]
         number = float(chances @ COUNTS[: len(values)])
         return float(chances @ values.mean(axis=1)) / number if number > 1e-6 else float(values[0].mean())
 
     def following(self, step: float, spent: Array, steps: Array, decoding: Array, rate: float, ranks: int) -> Batches:
-        """Those that follow on one of so many ranks, at its rate of prompts.
+        """One step of the chain: the batches of the steps that follow, on one of `ranks` with `rate` prompts a second.
 
-        A step without prompts takes `step` seconds (0: there is none). `spent` are seconds, `steps` the steps and
-        `decoding` those that decode, of each number of prompts (counts, draws).
+        A step without prompts takes `step` seconds (0: the rank then waits for a prompt). For each number of prompts,
+        (counts, draws), `spent` are seconds, `steps` how many steps they take, and `decoding` those that also decode.
         """
         from scipy.special import pdtr
 
@@ -89,7 +90,7 @@ class Batches(Struct, frozen=True):
             times[order] += lengths[order] * np.append(np.cumsum(longer[::-1])[::-1], 0.0)
         below = pdtr(np.append(0.0, EDGES[: len(spent) - 1])[:, np.newaxis], rate * times)
         found = np.diff(below, axis=0, prepend=0.0, append=1.0) @ weights
-        if not step:  # the next one comes alone
+        if not step:  # an idle rank begins with the next prompt alone
             found[:2] += np.array([-weights[0], weights[0]])
         total, decoded = float(weights @ lengths), float(weights @ np.append(1.0, decoding.ravel()))
         each_token = float(weights @ times) / max(decoded, LEAST * total)

@@ -2,9 +2,9 @@
 
 Prompts are paths in a tree whose nodes are runs of blocks: a system prompt, the history of a session, that of its
 sub-agent. A request that ends has touched its whole path at one time, so that along a path the time of the last use
-never grows, and what is evicted first is always the end of the run that was used longest ago. Of each run and tier one
-number, the blocks before which the tier holds it, says what is cached. This is exact for least recently used blocks of
-which the last of a request go first: vLLM's queue of free blocks (vllm/v1/core/block_pool.py), and the leaves of
+never grows, and what is evicted first is always the end of the run that was used longest ago. So one number for each
+run and tier says what is cached: how many of its first blocks the tier holds. This is exact for LRU eviction with the
+last block of a request first: vLLM's queue of free blocks (vllm/v1/core/block_pool.py), and the leaves of
 TensorRT-LLM's tree, where runs of lower `priority` go before others. SGLang evicts the nodes of its radix tree whole
 (`whole`; sglang/srt/mem_cache/radix_cache.py): what one request added.
 
@@ -81,20 +81,15 @@ class Run:
 class PrefixCache:
     """The tiers of one replica: the first is the pool of the device, in which running requests pin their paths.
 
-    `used` are the blocks in each tier, `pinned` those of the first that running requests use, and `shared` how many
-    more these have together than there are. `stored` counts blocks that came into the cache, `dropped` those that left
-    the last tier, `written` those that each tier took. A `snapshot` takes as much as so many blocks (0: a hit needs
-    none), in the first tier nothing where they are `apart`, in a pool of their own; a tier has `states` of them. There
+    `used` are the blocks in each tier, `pinned` those of the first that running requests use, and `shared` by how
+    much the sum over these requests exceeds it. `stored` counts blocks that came into the cache, `dropped` those that
+    left the last tier, `written` those that each tier took. A `snapshot` takes as much as so many blocks (0: a hit
+    needs none), in the first tier nothing where they are `apart`, in a pool of their own; a tier has `states` of them. There
     is one after `every` blocks that are computed, too (0: at ends alone).
     """
 
     def __init__(
-        self,
-        levels: Sequence[Level],
-        whole: bool = False,
-        snapshot: float = 0.0,
-        apart: bool = False,
-        every: int = 0,
+        self, levels: Sequence[Level], whole: bool = False, snapshot: float = 0.0, apart: bool = False, every: int = 0
     ) -> None:
         tiers = len(levels)
         self.levels, self.whole = tuple(levels), whole
@@ -112,7 +107,7 @@ class PrefixCache:
         return Run(next(self._serial), parent, len(self.levels), priority)
 
     def leave(self, blocks: int, now: float) -> None:
-        """The first tier has blocks that no path finds, until they are evicted: of windows that have passed."""
+        """Put blocks into the first tier that no path finds, such as those of windows that have passed."""
         run = self.run()
         run.length, run.time = blocks, now
         self._hold(run, 0, blocks)
@@ -134,7 +129,7 @@ class PrefixCache:
         return first
 
     def found(self, tail: Run, end: int) -> list[int]:
-        """The leading blocks of a path, up to `end`, that each tier has and no tier above; up to a snapshot."""
+        """The leading blocks of a path, up to `end` or a snapshot, that each tier has and no tier above it has."""
         hits = usable = [0] * len(self.levels)
         for run in tail.path():
             most = min(run.length, end - run.start)
@@ -157,7 +152,7 @@ class PrefixCache:
 
     @staticmethod
     def _within(run: Run, hits: list[int], most: int) -> list[int]:
-        """The hits with the first blocks of a run."""
+        """The `hits` of each tier, with those of a run whose first `most` blocks are hit."""
         found, here = hits.copy(), 0
         for tier, held in enumerate(run.held):
             if here < min(held, most):
@@ -166,7 +161,7 @@ class PrefixCache:
         return found
 
     def pin(self, tail: Run) -> None:
-        """A request begins to use a path."""
+        """Pin a path that a request begins to use."""
         for run in tail.path():
             if run.pins:
                 self.shared += run.held[0]
@@ -284,7 +279,7 @@ class PrefixCache:
             self.shrink(below, self.levels[below].blocks)
 
     def _own(self, run: Run, tier: int) -> int:
-        """The blocks of a run that count in a tier."""
+        """The blocks of a run that take room in a tier: without those that tiers above have, where it writes back."""
         if not tier or self.levels[tier].through:
             return run.held[tier]
         return max(run.held[tier] - max(run.held[:tier]), 0)
@@ -298,7 +293,7 @@ class PrefixCache:
             self.used[row] += self._own(run, row) - had
 
     def _order(self, run: Run) -> None:
-        """The run has its place in the order of eviction of each tier that has blocks of it."""
+        """Enter a run in the order of eviction of each tier that has blocks of it, unless the pool has it pinned."""
         for tier, order in enumerate(self._orders):
             if self._own(run, tier) and not (run.pins and not tier):
                 heappush(order, (run.priority, run.time, -run.start, run.serial, run))

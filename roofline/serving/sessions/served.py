@@ -32,19 +32,31 @@ LEAST_TURNS, MOST_TURNS, OF_EACH = 2000, 30_000, 40
 """Turns of a run: so many of each session, between limits."""
 
 NEAR, SPREAD = 0.15, 1.28
-"""How much the hit rate may differ: it is that of fewer and more sessions, by a part of them as pools vary by as much
-(GLM-5.2 on 8 B300: 3% now, 24% before), and by deviations (of 80%) of the contexts that a benchmark happens to draw."""
+"""The interval of hit rates is that of fewer and more sessions: by the part NEAR, since a predicted pool may be as far
+off (GLM-5.2 on 8 B300: 3% now, 24% before), and SPREAD deviations (80%) of the contexts that a benchmark draws."""
 
 BEYOND = (0.88, 1.14)
-"""p10 and p90 of measured times of sessions over expected ones, beyond errors of kernels, of schedulers and of states.
+"""p10 and p90 of measured over expected times of sessions, beyond the errors of kernels, schedulers and states.
 
-Without it 83% of the figures of AgentX's runs that may be looked at lie inside (lab/notes/sessions.md). They are of
-seven configurations, whose errors their rows share: another one is to be expected 1.2 times as far off (Student's t).
+Without it 83% of the figures of AgentX's runs, but for those held out, lie inside (lab/notes/sessions.md). They are of
+seven configurations, whose rows share errors: of another one the errors are 1.2 times as wide (Student's t).
 """
 
+MORE = 1.05
+"""Throughput that grows by less than this factor with twice the sessions is taken for the largest."""
+
+AGREES = 1.5
+"""A run whose mean time is within this factor of a steady state's is in that state (lab/notes/sessions.md)."""
+
+EXAMPLE = 60
+"""The most turns of an example."""
+
+BUSY = 0.5
+"""Evicted prefixes count as thrashing if steps with prompts take more than this part of the time."""
+
 MISSED = 1.5
-"""Factor on the new tokens of a benchmark's prompts, which its traces have and those of a profile (3 and 6% in ten
-minutes of 32 sessions, 2.4 and 3.1% of one)."""
+"""Factor by which the part of tokens that no cache can have may differ between a benchmark's traces and a profile's (3
+and 6% in ten minutes of 32 sessions, 2.4 and 3.1% of one)."""
 
 
 class SessionCost(Struct, frozen=True):
@@ -222,10 +234,6 @@ def _at_a_time(theory: Theory, rate: float, asked: float) -> int:
     return high
 
 
-MORE = 1.05
-"""The least growth of throughput with twice the sessions that counts as one."""
-
-
 def _outcome(
     deployed: Deployed, value: float, ran: Ran, targets: Targets, states: Sequence[State] = (), parted: bool = False
 ) -> SessionOutcome:
@@ -281,7 +289,7 @@ def _outcome(
 
 
 def beside_prompts(spread: Spread, replica: Replica, chunk: float, context: float, share: float) -> Spread:
-    """p10 and p90 over an expected TPOT of which a `share` is time in steps with prompts: theirs, in this part."""
+    """p10 and p90 over the expected TPOT: those of prompts for the `share` of time in steps with prompts."""
     prompts = (each.nearest(chunk, context) for each in replica.steps.spread[2:])
     low, high = ((1 - share) * own + share * other for own, other in zip(spread[:2], prompts, strict=True))
     return Spread(low, high, spread.median)
@@ -300,10 +308,6 @@ def with_states(spread: Spread, mean: float, times: Sequence[float]) -> Spread:
     return Spread(*ends, spread.median)
 
 
-AGREES = 1.5
-"""The largest ratio of theory's and a run's times in the same state (lab/notes/sessions.md)."""
-
-
 def _example(ran: Ran) -> tuple[TurnTimes, ...]:
     """The turns of the session that has most of them, from its first on."""
     owners, counts = np.unique(ran.owner, return_counts=True)
@@ -313,16 +317,8 @@ def _example(ran: Ran) -> tuple[TurnTimes, ...]:
     return tuple(TurnTimes(*(float(column[turn]) for column in times)) for turn in own[np.argsort(ran.arrival[own])])
 
 
-EXAMPLE = 60
-"""The most turns of an example."""
-
-
-BUSY = 0.5
-"""The part of time in steps with prompts from which lost prefixes cost throughput."""
-
-
 def _cost(deployed: Deployed, ran: Ran) -> SessionCost | None:
-    """The rent of a session and of its tokens, by the seconds of steps that each takes."""
+    """The rent of a session, and of tokens of each kind in proportion to the seconds of steps that they take."""
     replica = deployed.replica
     hourly = rent(deployed.whole.pools, deployed.scenario.price)
     if hourly is None:

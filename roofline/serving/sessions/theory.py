@@ -1,29 +1,29 @@
 """The steady state of sessions on a replica in closed form: hit rates of the tiers and the load, as a fixed point.
 
-Cache. A turn leaves S tokens of its own context, which are in use for its service R and then idle for its gap and the
-wait before the next turn's admission, G; after the last turn, and before one that the cache does not know, for ever. In
-the g seconds after a turn the others touch
+Cache. Of L turns a second each leaves S tokens of its own context in the cache. They are in use for R seconds, the
+service of the turn, and then idle for G, the gap and the wait until the next turn is admitted; G is infinite after the
+last turn, and before one whose prefix the cache does not know. In the g seconds after a turn the other turns touch
 
-    X(g) = L E[S (R + min(G, g))]        (Little; L turns a second)
+    X(g) = L E[S (R + min(G, g))]        (Little's law)
 
-tokens on average, and with the variance of as many independent contexts. The last blocks of a context go first, so that
+tokens on average, with the variance of as many independent contexts. Eviction begins at the end of a context, so that
 of U tokens that a turn could reuse a cache of K tokens still has E[min(max((K - X(g)) / U, 0), 1)] U, g the turn's own
-idle time. With the variance left out it is the characteristic-time approximation of LRU: a hit where g < T, X(T) = K
-(Fagin 1977; Che, Tung and Wang 2002; Fricker, Robert and Roberts 2012). Tiers below that take what is evicted add their
-size to K; those that take copies replace it where they are larger.
+idle time. Without the variance it is the characteristic-time approximation of LRU: a hit if g < T, with X(T) = K
+(Fagin 1977; Che, Tung and Wang 2002; Fricker, Robert and Roberts 2012). The size of a lower tier that takes what is
+evicted is added to K; that of one that takes copies replaces K where it is larger.
 
-Where a hit needs a snapshot of states or windows, each context touched takes one more of w tokens, and so do those that
-turns replace. The blocks of a context go before its snapshot, the last first, so that a turn finds all or nothing:
-P(X(g) <= K - U - w), and of a pool of states alone likewise, with their number for tokens.
+Where a hit needs a snapshot of recurrent states or windows, of w tokens, each context touched has one more, and so has
+each that a turn replaces. The blocks of a context are evicted before its snapshot, so that a turn finds all or nothing:
+all with probability P(X(g) <= K - U - w). A pool of states alone is likewise, with numbers of states for tokens.
 
-Load. The N sessions are a closed network (Bard 1979, Schweitzer's approximation): a queue of prompts with the work of
-what is not in the cache, decoding in steps by the prompts in them (`roofline.serving.sessions.batches`), links of the
-tiers, and gaps. Where the
-contexts in use would exceed the pool, or prompts the time there is, turns wait outside: all sessions are somewhere.
+Load. The N sessions are a closed queueing network, solved by approximate mean value analysis (Bard 1979; Schweitzer
+1979). Its stations are a queue of prompts, whose work is what is not in the cache; decoding, in steps that last by the
+prompts in them (`roofline.serving.sessions.batches`); the links of the tiers; and the gaps. Where the contexts in use
+would exceed the pool, or prompts the time there is, turns wait outside for the rest of their cycle.
 
 Hits lower the work, less work shortens waits, and short waits keep contexts in the cache: the fixed point has up to two
-stable branches. They are found from a cache that hits always and from one that never does; between the numbers of
-sessions at which they part and meet again a deployment thrashes or not by chance.
+stable branches. They are found from a cache that always hits and from one that never does. Between the numbers of
+sessions at which they part and meet again, it is a matter of chance whether a deployment thrashes.
 """
 
 from __future__ import annotations
@@ -51,30 +51,35 @@ from roofline.timing.waits import largest
 ROUNDS, DAMPING, SETTLE, CLOSE = 150, 0.4, 30, 0.15
 """The most rounds of the fixed point, the weight of each new value in the next, and how near two rounds must be.
 
-The weight is a half, a third and so on after each SETTLE rounds: on a cliff waits and hits would go around a point for
-ever. A point is found when the relative change of a round, over the weight, is below CLOSE over the number of rounds.
+After each SETTLE rounds the weight is a half, a third and so on of DAMPING: near a cliff of the hit rate waits and
+hits would else go around a point for ever. A point is found when the relative change of a round, over the weight, is
+below CLOSE over the number of rounds.
 """
 
 GROWTH = (0.25, 0.5, 0.7, 0.85)
-"""Parts of the sessions at which the branch of the warm cache is followed."""
+"""Parts of the sessions at which the branch of the warm cache is solved before all: each begins from the one before."""
 
 GRID, GAPS = 32, 8
 """Times at which X is computed, and quantiles of the time from one use of a shared prefix to the next."""
 
 DRAWN = 4096
-"""Draws of the longest of several sub-agents."""
+"""Random draws that find the mean duration of the longest of several sub-agents."""
 
 FULL = 0.97
-"""The part of the pool that contexts in use fill before others wait."""
+"""The part of the pool that contexts in use fill on average when others begin to wait."""
+
+BELOW, ABOVE = 6.0, 12.0
+"""Standard deviations below and above the mean, beyond which a gamma-distributed number lies in less than a thousandth
+of the cases."""
 
 MANY = 10.0
-"""Seconds of idle time beyond the longest gap that the grid of X covers, as a factor."""
+"""The grid of X(g) ends at this factor times the longest idle time of the sample."""
 
 
 class State(Struct, frozen=True):
-    """A steady state: turns/s, the fractions of prompt tokens that each tier has, and mean seconds of TTFT and of TPOT.
+    """A steady state: turns/s, the fraction of prompt tokens that hit in each tier, mean TTFT and TPOT in seconds.
 
-    `pinned` is the part of the pool that running requests use.
+    `pinned` is the part of the pool of KV cache that running requests use.
     """
 
     turns_per_second: float
@@ -85,9 +90,12 @@ class State(Struct, frozen=True):
 
 
 class Load:
-    """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, use of links, steps' prompts."""
+    """The variables of the fixed point: at first where it is sought from, after `Theory.solve` where it was found.
 
-    __slots__ = ("batches", "busy", "hits", "loads", "number", "outside", "queues", "rate", "wait")
+    `hits` are fractions of known tokens (tiers, turns), `rate` turns/s, `number` the decoding sequences, `busy` the
+    utilisation of the prompts' queue, `wait` and `outside` seconds in it and before admission, and `loads` and `queues`
+    the utilisation of each link, and the wait for it.
+    """
 
     def __init__(self, hits: float, tiers: int, turns: int) -> None:
         self.hits = np.zeros((tiers, turns))
@@ -97,7 +105,7 @@ class Load:
         self.loads, self.queues = np.zeros(tiers - 1), np.zeros(tiers - 1)
 
     def of(self, turns: int) -> Load:
-        """The same with so many other turns: all of these hit as its own do on average."""
+        """The same for a sample of other turns: each of them hits as its own turns do on average."""
         found = copy(self)
         found.hits = np.tile(self.hits.mean(axis=1, keepdims=True), turns)
         return found
@@ -130,9 +138,9 @@ class Branches(Struct, frozen=True):
 
 
 def _longest(work: Workload) -> float:
-    """The time of the longest of the sub-agents that run beside each other, over that of all: max / sum.
+    """The mean duration of the longest of several parallel sub-agents over the sum of all of theirs.
 
-    That of an agent is of its turns, each as long as its output, which varies (a gamma law of their sum).
+    An agent lasts for all its turns, each in proportion to its output; the sum of these is taken as gamma-distributed.
     """
     if work.branch_turns is None or work.branch_agents == 1:
         return 1.0
@@ -149,7 +157,7 @@ class Theory:
     With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others.
     """
 
-    varied = 0.0  # a run without end sees all contexts
+    varied = 0.0  # a deviation of hit rates by the contexts that are drawn: a run without end sees all
 
     def __init__(self, deployed: Deployed, turns: Turns | None = None) -> None:
         replica, store, self.work, tandem = deployed.replica, deployed.store, deployed.workload, deployed.tandem
@@ -161,7 +169,7 @@ class Theory:
         self.most = min(replica.sequences, store.states / store.slots if store.states is not None else math.inf)
         sizes, sum_ = [store.tokens], store.tokens
         for level in store.levels:
-            if not level.refuses:  # in the end one that does has sessions alone that are over
+            if not level.refuses:  # one that never evicts is at last full of sessions that have ended
                 sum_ = max(sum_, level.blocks) if level.through else sum_ + level.blocks
             sizes.append(sum_)
         self.sizes = tuple(sizes)
@@ -204,7 +212,7 @@ class Theory:
         return Load(hits, len(self.sizes), self.turns.prompt.size)
 
     def solve(self, sessions: float, load: Load, rounds: int) -> State:
-        """The fixed point near a load, which becomes that of it."""
+        """The fixed point that rounds from `load` lead to; `load` then has its variables."""
         turns = self.turns
         count, ranks = turns.prompt.size, self.replica.data
         hits, rate, number, busy = load.hits, load.rate, load.number, load.busy
@@ -218,14 +226,10 @@ class Theory:
             computed = np.maximum(turns.prompt - base, 1.0)
             spent = self._spent(computed, base, load, sessions)
             work, step, load.batches = spent.work, spent.step, spent.batches
-            stalled = np.zeros(count)
-            link_times = [
-                row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
-                for row, tier in zip(keep[1:], self.store.tiers, strict=True)
-            ]
-            load_wait = np.zeros(count)
-            for place, (times, tier) in enumerate(zip(link_times, self.store.tiers, strict=True)):
-                if tier.stalls:  # all wait, as for a prompt
+            stalled, load_wait = np.zeros((2, count))
+            for place, (row, tier) in enumerate(zip(keep[1:], self.store.tiers, strict=True)):
+                times = row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
+                if tier.stalls:  # all sequences wait for the transfer, as they do for a prompt
                     work, stalled = work + times, stalled + times
                     continue
                 loads[place] = min(rate * times.mean(), 0.999)
@@ -234,8 +238,8 @@ class Theory:
             served = (work + spent.beside - stalled) / ranks + stalled  # a rank's prompts are one of the others'
             each = step if self.tandem else load.batches.each / max(1 - rate * float(stalled.mean()), 1 - FULL)
             decode = self.decodes * each
-            # A prompt waits for the end of a step of others, and for those that are scheduled ahead; of ranks for the
-            # others' prompts, too. Its own steps have the others' tokens.
+            # A prompt waits for the end of the step in which it comes, for those that are scheduled ahead, and for the
+            # prompts of other ranks; in its own steps other sequences decode.
             begin = each * (0.5 + self.lag) * min(number * (sessions - 1) / sessions, 1.0) if sessions > 1 else 0.0
             begin += (1 - 1 / ranks) * rate * float((work**2).mean()) / 2 / spent.steps
             begin = begin * (1 - load.batches.part) if self.alone else begin + step * spent.steps
@@ -273,19 +277,22 @@ class Theory:
             if found:
                 break
         load.busy, load.wait, load.outside = busy, wait, outside
-        # Of rounds that go around a point, their mean.
+        # Where the rounds do not settle they go around the fixed point: it is taken as their mean.
         rate, ttft, tpot, pinned, *shares = (states[-1] if found else np.mean(states, axis=0)).tolist()
         return State(rate, tuple(shares), ttft, tpot, pinned)
 
     @cached_property
     def known(self) -> Array:
-        """Tokens of each turn that an endless cache has: its own, with the shared prefix."""
+        """Tokens of each turn (1, turns) that an endless cache has, of its own context and the shared prefix."""
         reusable = self.turns.marked if self.store.snapshot else self.turns.reusable
         own = np.minimum(reusable + self.turns.shared, self.turns.prompt - 1)
         return np.maximum(own, 0.0)[np.newaxis] // self.store.block * self.store.block
 
     def _hits(self, rate: float, use: Array, outside: Array, computed: float) -> Array:
-        """The fractions of known tokens that each tier has, by turn (tiers, turns); so many are `computed`."""
+        """The fractions of known tokens that each tier has, by turn (tiers, turns).
+
+        `use` and `outside` are seconds by turn: R, and the wait before it. `computed` are mean tokens without a hit.
+        """
         turns, shared, groups = self.turns, float(self.work.shared), self.work.groups
         within = np.minimum(turns.gap + outside, self.grid[:, np.newaxis])  # (grid, turns)
         running = rate * float(use.mean())
@@ -340,9 +347,9 @@ class Theory:
         return _clipped(size, mean, deviation, own)
 
     def _spent(self, computed: Array, base: Array, load: Load, sessions: float) -> Spent:
-        """What the computed tokens of turns take of their rank's steps, after those that are cached."""
+        """What the `computed` tokens of each turn, which follow its cached ones (`base`), take of its rank's steps."""
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
-        # A sequence has those of the other sessions beside it (arrival theorem).
+        # A sequence sees the steady state of the network with one session less (arrival theorem).
         others = 1 - 1 / max(sessions, 1.0)
         number, rate = 1 + load.number * others, load.rate * others / ranks
         number /= ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
@@ -388,7 +395,7 @@ class Theory:
 
 
 def _wait(rate: float, times: Array, busy: float, sessions: float, before: float | None = None) -> float:
-    """The mean wait for a server of a closed network: Pollaczek-Khinchine with the queue that one less leaves."""
+    """The mean wait in seconds for a server of a closed network: Pollaczek-Khinchine, with one session less."""
     mean = float(times.mean())
     if mean <= 0:
         return 0.0
@@ -404,7 +411,7 @@ def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
 
     F' is the distribution that is weighted by X: gamma with a shape a of one more, F(x) - x^a e^-x / a! of unit scale.
     """
-    from scipy.special import gammainc, gammaln  # a third of the time that all imports of the advisor take
+    from scipy.special import gammainc, gammaln  # here, since it takes a third of the time of all imports
 
     mean = np.maximum(mean, 1e-9)
     deviation = np.maximum(deviation, 1e-5 * mean)
@@ -422,8 +429,3 @@ def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
 
     found[near] = (short(room) - short(room - size)) / size
     return np.asarray(found)
-
-
-BELOW, ABOVE = 6.0, 12.0
-"""Standard deviations below and above the mean, beyond which a gamma-distributed number lies in less than a thousandth
-of the cases."""
