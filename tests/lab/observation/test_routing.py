@@ -81,12 +81,8 @@ def test_pairs_that_rounding_leaves_are_dealt_to_devices_in_turn(counts: np.ndar
 
 def test_pairs_that_rounding_leaves_go_to_the_emptiest_experts_the_last_ones_first() -> None:
     assert _to_emptiest_experts(np.array([2.0, 1, 0, 0, 0, 0]), 9, 5, 2).tolist() == [2, 1, 0, 0, 1, 1]
-    assert _to_emptiest_experts(np.array([12.0, 1, 0, 0]), 9, 12, 2).tolist() == [
-        8,
-        1,
-        0,
-        3,
-    ]  # nine tokens, twelve for the first
+    first = np.array([12.0, 1, 0, 0])  # twelve pairs for the first expert, of nine tokens
+    assert _to_emptiest_experts(first, 9, 12, 2).tolist() == [8, 1, 0, 3]
 
 
 def test_tokens_that_arrive_have_one_of_the_experts_here() -> None:
