@@ -6,7 +6,8 @@ kernel on the same buffers (`warm`) finds part of them in the L2. The fraction t
     held  = 1 / (1 + (footprint / (l2_share L2 bytes))^e)
 
 with e of 8 for weights, 4 for the operands of prefill and 16 for a KV cache; what is held costs no traffic, or that of
-a faster memory (`l2_speedup`). Such rows are of any number of rows m, which engines pad to multiples of 8.
+a faster memory (`l2_speedup`). Warm GEMMs have any number of rows m, while those of engines are padded to multiples
+of 8 (`Gemm.padded`).
 
 `Harness` is how `roofline validate measure` times kernels; those of public tables are outside the package.
 """

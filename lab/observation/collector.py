@@ -11,7 +11,7 @@
     comparing    scores of an indexer that are all alike, and counting them (`lab.observation.selecting`)
     rest         of a layer, in seconds, where a table times whole layers, what of it dense attention skips, and the
                  host's time of a layer without a graph
-    differences  of two times of one layer, with many and with few keys (`less_kv`), and `LAUNCH`
+    differences  of two times of one layer, with many and with few keys (`less_kv`), and `DIFFERENCE_LAUNCH`
 
 `Collector` puts all of them together.
 """
@@ -25,7 +25,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from lab.observation.quantizing import eager_quantization
-from lab.observation.routing import OPTIONS, dealt
+from lab.observation.routing import OPTIONS, PARTS, dealt
 from lab.observation.selecting import counted
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
@@ -40,7 +40,7 @@ from roofline.timing.kernels.moe import Loads, uniform
 from roofline.validate.observation import Harness, Mask, Observation, Timed, allowed, replayed
 from roofline.validate.tables.rows import CACHES, Measurements
 
-LAUNCH = 5e-6
+DIFFERENCE_LAUNCH = 5e-6
 """Seconds that are added to a difference of two times, which has no launch."""
 
 BLOCK = 128.0
@@ -73,10 +73,10 @@ have it without this term; 3 clocks a score would be 14 us more."""
 LAYERS = ("sparse_prefill", "sparse_decode")
 """Kinds of kernels whose tables are of whole layers; their `launch` is that within a step."""
 
-LATE = 2.0
-"""Sharpness of the maximum of the time of an eager layer and of its host: long kernels come late in a layer, so that
-the device still has work when the host has launched all. Chosen on DSA's prompts by version; with 8, of single GEMMs,
-SGLang's rows of up to 4,096 tokens are a quarter longer than predicted."""
+KERNEL_SHARPNESS, LAYER_SHARPNESS = 8.0, 2.0
+"""Exponents of the smooth maximum of the device's time and the host's: of a single GEMM, and of an eager layer, whose
+long kernels come last, so that the device still has work when the host has launched all. That of layers was chosen on
+DSA's prompts by version; with 8, SGLang's rows of up to 4,096 tokens are a quarter longer than predicted."""
 
 PADDING = Parameter("padding", Unit.SECONDS, 1e-9, 30e-6, 1e-9, "kernels that pad m to a multiple of 4", start=1e-6)
 
@@ -226,9 +226,9 @@ class Collector(Harness):
             gapped = launched | (alone & (host <= NO_HOST))
             time = time + np.where(gapped, constants.get("host_gap", 0.0), 0.0)
         if host > NO_HOST and np.any(launched) and not bare:
-            time = np.where(launched, smooth_maximum(time, host * rows.column("called"), 8.0), time)
+            time = np.where(launched, smooth_maximum(time, host * rows.column("called"), KERNEL_SHARPNESS), time)
         if np.any(rows.column("host") > 0):
-            time = smooth_maximum(time, rows.column("host"), LATE)
+            time = smooth_maximum(time, rows.column("host"), LAYER_SHARPNESS)
         return time + np.where(alone, constants.get("graph", 0.0), 0.0)
 
     def _difference(self, time: Array, rows: Any, hardware: Hardware, constants: Parameters) -> Array:
@@ -237,7 +237,7 @@ class Collector(Harness):
         fewer = replace(rows.shape, kv_len=np.broadcast_to(np.maximum(less, 1.0), rows.shape.kv_len.shape))
         shape = replayed(rows, fewer, hardware, constants)
         short = rows.kernel.terms(shape, hardware, constants)
-        return np.where(less > 0, LAUNCH + time - constants["launch"] - short.overlapped, time)
+        return np.where(less > 0, DIFFERENCE_LAUNCH + time - constants["launch"] - short.overlapped, time)
 
 
 def host_of(op: str, format: str) -> tuple[Parameter, ...]:
@@ -267,7 +267,7 @@ def _routed(rows: Collected, routing: Any) -> Any:
     if set(routings.tolist()) <= {"uniform"}:
         return shape
     count = shape.tokens.size
-    parts = max((1 if name == "uniform" else 16) for name in set(routings.tolist()))
+    parts = max((1 if name == "uniform" else PARTS) for name in set(routings.tolist()))
     tokens, reached = np.empty((parts, count)), np.empty((parts, count))
     arriving, counted = shape.tokens.copy(), np.zeros(count, dtype=bool)
     options = {name: np.broadcast_to(rows.column(name), shape.tokens.shape) for name in OPTIONS}

@@ -34,7 +34,7 @@ DRAWS = 4
 """Draws of a benchmark's routing that are averaged."""
 
 MOST = 4096
-"""Most experts of a benchmark."""
+"""Most experts of a benchmark, for each of which a random number is drawn beforehand."""
 
 _UNIFORM = np.random.default_rng(0).random((DRAWS, MOST))
 
@@ -62,28 +62,28 @@ def dealt(
 ) -> Dealt:
     """The loads of benchmarks with a balanced or a power-law routing; arrays of one length."""
     rows = np.stack((tokens, top_k, experts, ep, consecutive, rerouted)).astype(np.int64)
-    return _benchmarked(rows.tobytes(), routing_exponent(routing))
+    return _loads_by_row(rows.tobytes(), routing_exponent(routing))
 
 
 @lru_cache(maxsize=512)
-def _benchmarked(rows: bytes, exponent: float | None) -> Dealt:
-    """The loads of rows, as the arguments of `_device`, of a benchmark; `exponent` None is balanced routing."""
-    found = [_device(*row, exponent) for row in np.frombuffer(rows, dtype=np.int64).reshape(6, -1).T.tolist()]
+def _loads_by_row(rows: bytes, exponent: float | None) -> Dealt:
+    """The loads of rows, as the arguments of `_busiest_device`, of a benchmark; `exponent` None is balanced routing."""
+    found = [_busiest_device(*row, exponent) for row in np.frombuffer(rows, dtype=np.int64).reshape(6, -1).T.tolist()]
     loads, reached, arriving = (np.array(column).T for column in zip(*found, strict=True))
     return Dealt(Loads(loads, reached), arriving)
 
 
 @lru_cache(maxsize=65536)
-def _device(
+def _busiest_device(
     tokens: int, top_k: int, experts: int, ep: int, consecutive: int, rerouted: int, exponent: float | None
 ) -> tuple[Array, Array, float]:
-    """The loads of one device in a benchmark."""
+    """The loads of the busiest device: tokens and share of experts reached, (PARTS,) each; and its arriving tokens."""
     experts = min(experts, MOST)
     local = max(1, experts // ep)
     shape = tokens, top_k, experts, local
-    counts, arriving = _dealt(*shape) if exponent is None else _drawn(*shape, exponent, consecutive)
+    counts, arriving = _balanced(*shape) if exponent is None else _power_law(*shape, exponent, consecutive)
     if rerouted and ep > 1:
-        return _device(max(1, round(arriving)), top_k, local, 1, consecutive, 0, exponent)
+        return _busiest_device(max(1, round(arriving)), top_k, local, 1, consecutive, 0, exponent)
     each = PARTS * ceil(local / PARTS)
     parts = counts[:, np.arange(each) * local // each].reshape(len(counts), PARTS, -1)
     reached = np.mean(parts > 0, axis=(0, 2))
@@ -91,7 +91,7 @@ def _device(
     return loads, reached, arriving
 
 
-def _dealt(tokens: int, top_k: int, experts: int, local: int) -> tuple[Array, float]:
+def _balanced(tokens: int, top_k: int, experts: int, local: int) -> tuple[Array, float]:
     """Tokens of the first device's experts where tokens take turns, (1, local), and how many tokens these are.
 
     A token goes to every `stride`th expert.
@@ -106,7 +106,9 @@ def _dealt(tokens: int, top_k: int, experts: int, local: int) -> tuple[Array, fl
     return counts, min(float(counts.sum()), tokens)
 
 
-def _drawn(tokens: int, top_k: int, experts: int, local: int, exponent: float, consecutive: int) -> tuple[Array, float]:
+def _power_law(
+    tokens: int, top_k: int, experts: int, local: int, exponent: float, consecutive: int
+) -> tuple[Array, float]:
     """Tokens of the busiest device's experts, most first, drawn from a power law DRAWS times, (DRAWS, local).
 
     Rounding leaves some pairs, full experts others: devices take turns to get one for their emptiest expert, or
@@ -117,16 +119,16 @@ def _drawn(tokens: int, top_k: int, experts: int, local: int, exponent: float, c
     drawn = (low**power + _UNIFORM[:, :experts] * (high**power - low**power)) ** (1.0 / power)
     share = np.round(drawn / drawn.sum(axis=1, keepdims=True) * tokens * top_k)
     devices = max(1, experts // local)
-    deal = _emptiest if consecutive else _in_turn
+    deal = _to_emptiest_experts if consecutive else _to_devices_in_turn
     counts = np.array([deal(row, tokens, tokens * top_k, devices) for row in share])
     places = np.arange(devices * local).reshape(-1, local)
     busiest = places[counts[:, places].sum(axis=2).argmax(axis=1)]
-    arriving = float(np.mean([_arriving(*drawn, tokens) for drawn in zip(counts, busiest, strict=True)]))
+    arriving = float(np.mean([_arriving(loads, here, tokens) for loads, here in zip(counts, busiest, strict=True)]))
     return -np.sort(-np.take_along_axis(counts, busiest, axis=1), axis=1), arriving
 
 
-def _emptiest(counts: Array, most: int, pairs: int, _devices: int) -> Array:
-    """The experts' tokens, of at most so many each, with the pairs that are left."""
+def _to_emptiest_experts(counts: Array, most: int, pairs: int, _devices: int) -> Array:
+    """Tokens of each expert, `most` at most, where pairs that rounding left go to the emptiest experts of all."""
     over, counts = np.maximum(counts - most, 0.0).sum(), np.minimum(counts, most)
     order = np.argsort(-counts, kind="stable")[::-1]
     room = np.minimum(np.cumsum(most - counts[order]), over)
@@ -142,8 +144,8 @@ def _emptiest(counts: Array, most: int, pairs: int, _devices: int) -> Array:
     return counts
 
 
-def _in_turn(counts: Array, most: int, pairs: int, devices: int) -> Array:
-    """The experts' tokens, of at most so many each, with the pairs that are left dealt to devices in turn."""
+def _to_devices_in_turn(counts: Array, most: int, pairs: int, devices: int) -> Array:
+    """Tokens of each expert, `most` at most, where pairs that rounding left go to one device after the other."""
     counts = np.minimum(counts, most)
     rows = counts[: len(counts) // devices * devices].reshape(devices, -1)
     left = pairs - counts.sum()

@@ -1,10 +1,10 @@
 """Selections whose scores are all alike, as a collector's random layers have them: candidates are compared in pairs.
 
 The kernel of vLLM and TensorRT-LLM (csrc/sampler.cu, indexerTopK.cu) counts scores by their first 11 bits. If the bin
-with the k-th best score holds `ITEMS` scores at most, it ranks these by comparing each with each in the first `ROWS`
-rows of a call, and sorts them in others; longer bins are counted by further bits. Scores of trained indexers are in
-many bins, of which one holds few. The collector's are in one: a row of n scores, k < n <= ITEMS, takes n^2 comparisons,
-and a longer one hardly any. Rows of two calls are tokens of as many sequences as a call holds.
+with the k-th best score holds at most `most_compared` scores, it ranks these by comparing each with each in the first
+`ROWS` rows of a call, and sorts them in others; longer bins are counted by further bits. Scores of trained indexers are
+in many bins, of which one holds few. The collector's are in one: a row of n scores, k < n <= `most_compared`, takes n^2
+comparisons, and a longer one hardly any. Rows of two calls are tokens of as many sequences as a call holds.
 
 In decode a row is counted by one block of threads, whose atomic additions to one bin wait for each other: some clocks a
 score, in which other units idle where a step has fewer tokens than the device has units (`counted`).
@@ -27,15 +27,15 @@ ROWS = 12288.0
 
 
 class Selecting(NamedTuple):
-    """An engine's kernel: the most scores that it ranks at once, and the most scores and tokens of a call."""
+    """An engine's kernel: the most scores that it compares in pairs, and the most scores and tokens of a call."""
 
-    items: float
-    scores: float
-    tokens: float
+    most_compared: float
+    most_scores: float
+    most_tokens: float
 
     def sequences(self, tokens: Array, scores: Array) -> Array:
-        """Sequences of a call, whose tokens have scores with the keys of all of them; 0 where one is too long."""
-        return np.minimum(np.floor(np.sqrt(self.scores / (tokens * scores))), np.floor(self.tokens / tokens))
+        """Sequences of a call, which scores each token with the keys of all of them; 0 where one is too long."""
+        return np.minimum(np.floor(np.sqrt(self.most_scores / (tokens * scores))), np.floor(self.most_tokens / tokens))
 
 
 ENGINES: Mapping[str, Selecting] = {
@@ -61,7 +61,7 @@ def comparisons(engine: str, batch: Array, tokens: Array, cached: Array, kept: A
 
     def of_first(count: Array) -> Array:
         """The comparisons of the first tokens of a sequence: the integral of the squares of their scores."""
-        first, last = np.maximum(cached / ratio, kept), np.minimum((cached + count) / ratio, kernel.items)
+        first, last = np.maximum(cached / ratio, kept), np.minimum((cached + count) / ratio, kernel.most_compared)
         return np.asarray(ratio * np.maximum(last**3 - first**3, 0.0) / 3.0)
 
     def of_call(count: Array) -> Array:

@@ -2,7 +2,7 @@
 
 Public measurements time a module (`lab.tables.public.MODULES`): projections, norms, the two GEMMs of the
 absorbed weights, and the attention between them. Only the attention depends on the number of keys: rows have the time
-of the module less that of the same module with the fewest keys (`less_kv`), plus `LAUNCH`
+of the module less that of the same module with the fewest keys (`less_kv`), plus `DIFFERENCE_LAUNCH`
 (`lab.observation.collector`); the median over the formats of the projections counts. The difference has no host time,
 so the rows are `warm` ones.
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.observation.collector import LAUNCH
+from lab.observation.collector import DIFFERENCE_LAUNCH
 from lab.tables.kernel_benchmarks import ran
 from lab.tables.releases import Releases
 from roofline.validate.tables.rows import CACHES, Measurements, by_op
@@ -86,5 +86,5 @@ def _differences(part: Measurements, frame: Any, short: Any, module: list[str]) 
     rows = long.groupby([*kept, "kv_len"])[["latency_us", "less_kv"]].median().reset_index()
     if rows.empty:
         return None
-    rows = rows.assign(op="mla_decode", cache="warm", latency_us=rows["latency_us"] + LAUNCH * 1e6, **RANKS)
+    rows = rows.assign(op="mla_decode", cache="warm", latency_us=rows["latency_us"] + DIFFERENCE_LAUNCH * 1e6, **RANKS)
     return Measurements("mla_decode", rows, part.where)

@@ -3,8 +3,8 @@
 Over several nodes. Constants of a collective are those of its library within a node;
 `roofline.timing.kernels.collective` adds the network, whose time is known by kind, not by cluster: `Network.spread` is
 p10 and p90 of what clusters of a kind, and ranks that wait for the last of them, make of it, independent of the error
-of the constants. Ranks of a step wait longer for a collective than those of a benchmark, which start together: by LATE,
-and where experts exchange the tokens of data-parallel ranks by EXCHANGED.
+of the constants. Ranks of a step wait longer for a collective than those of a benchmark, which start together: LATE
+seconds longer, and EXCHANGED where experts exchange the tokens of data-parallel ranks.
 
 Over PCIe. The achieved fraction of the link is the host's, the other constants are the library's:
 
@@ -36,14 +36,14 @@ from roofline.timing.intervals.kernels import wider
 from roofline.timing.kernels import Row
 
 LATE = 20e-6
-"""Seconds of a collective over nodes in a step beyond a benchmark's.
+"""Seconds that a collective over nodes takes in a step beyond its time in a benchmark.
 
 Of DeepSeek-R1's 122 all-reduces among 16 H100 in two nodes, with one request a worker (InferenceX), 5 to 11 us with
 TensorRT-LLM 1.2 (13.9 and 14.6 ms a token), 28 us with SGLang 0.5.8.
 """
 
 EXCHANGED = 100e-6
-"""The same of an exchange of expert ranks, which waits for the data-parallel rank with the most to do.
+"""Seconds that an exchange of expert ranks over nodes takes beyond a benchmark's: it waits for the slowest rank.
 
 110 us of 116 exchanges among 16 H100 in two nodes with TensorRT-LLM 1.2, which gathers, 160 with few requests in SGLang
 0.5.8 with DeepEP (InferenceX); 16 H200 with SGLang (lmsys.org/blog/2025-07-17-mtp) give 100, and did not choose it.
@@ -130,11 +130,11 @@ def on_host(match: Match, hardware: Hardware) -> Match:
     """The constants of a collective over the PCIe links of the hardware's host."""
     host = hardware.host or load_host(DEFAULT_HOST)
     match = replace(match, source=f"{match.source}; host {host.name}{'' if hardware.host else ' (not named)'}")
-    fastest, slowest = (_with(match, fractions) for fractions in _extremes(hardware.host))
-    return HostMatch.of(_with(match, host.all_reduce), fastest=fastest, slowest=slowest)
+    fastest, slowest = (_with_fractions(match, fractions) for fractions in _extremes(hardware.host))
+    return HostMatch.of(_with_fractions(match, host.all_reduce), fastest=fastest, slowest=slowest)
 
 
-def _with(match: Match, fractions: Mapping[int, float]) -> Match:
+def _with_fractions(match: Match, fractions: Mapping[int, float]) -> Match:
     """The constants with other fractions of the link."""
     constants = {**match.fit.parameters, **{f"efficiency_{ranks}": fractions[ranks] for ranks in RANKS}}
     return replace(match, fit=replace(match.fit, parameters=constants))

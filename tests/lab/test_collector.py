@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.observation.collector import GRAPH, LAUNCH, Collector
+from lab.observation.collector import DIFFERENCE_LAUNCH, GRAPH, Collector
 from roofline.core.errors import UnsupportedError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.chains import load_calibration
@@ -95,7 +95,9 @@ def test_differences_of_times_have_no_launch() -> None:
         for keys in (65536.0, 256.0)
     )
     part = table("mla_decode", "bf16", kv_len=65536.0, less_kv=256.0, cache="cold")
-    assert times(part, H100, defaults("mla_decode", "bf16"), COLLECTOR) == pytest.approx([LAUNCH + long - short])
+    assert times(part, H100, defaults("mla_decode", "bf16"), COLLECTOR) == pytest.approx(
+        [DIFFERENCE_LAUNCH + long - short]
+    )
 
 
 def test_the_busiest_device_of_a_power_law_takes_longest() -> None:

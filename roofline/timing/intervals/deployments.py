@@ -28,9 +28,11 @@ Scales = tuple[tuple[float, float], tuple[float, float]]
 WHOLE: Scales = (1.0, 1.0), (1.0, 1.0)
 ONE_NODE: Scales = (1.0, 1.0), (1.0, 0.75)
 EXPERT_RANKS: Scales = (0.8, 0.8), (0.8, 0.8)
+"""Distances of p10 and p90 from p50 under load over those of a scheduler's spread: of several nodes and of pools apart,
+of one node with tensor parallelism, and of one with expert ranks."""
+
 MEDIANS = 0.65
-"""Distances of p10 and p90 from p50 under load within a node, over those of a scheduler's spread: of tensor
-parallelism, and with ranks of experts; and those of a median over these, without drafts, which accept by chance.
+"""Distances of the p10 and p90 of a median over those of a mean, without drafts, whose acceptance is random.
 
 A mean has kernels that compile and stalls in it, a median has not. Of InferenceX's medians (350 rows of one node) 7 and
 8% lie outside of either end (TPOT; TTFT 6 and 6%), of 53 rows from February 2026 on 13 and 4% (9 and 6%), of pools'

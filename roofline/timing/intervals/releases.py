@@ -32,7 +32,7 @@ from roofline.specs.records import bundled_record
 from roofline.specs.version import Version
 from roofline.timing.intervals.deployments import Errors, farther, network_errors
 
-FIRST, MONTHS, FAR = 3.0, 5.0, 36.0
+FIRST_FACTOR, FADING_MONTHS, DOUBLING_MONTHS = 3.0, 5.0, 36.0
 """Factor of p90 on the expected time in the month of an architecture's release, months until its logarithm has fallen
 by a factor of e, and months before the oldest fitted version that double it.
 
@@ -105,13 +105,16 @@ def support(engine: Engine, model: Model, hardware: Hardware | None = None) -> S
 
 
 def _month(day: str) -> float:
+    """Months since the year 0 of a date "YYYY-MM"."""
     return 12.0 * int(day[:4]) + int(day[5:])
 
 
 def young_error(engine: Engine, model: Model, hardware: Hardware | None = None) -> float:
     """The logarithm of the factor on p90 of a version whose support was young; 0 where none is known."""
-    found = support(engine, model, hardware)
-    return 0.0 if found is None else math.log(FIRST) * math.exp(-found.months / MONTHS) * (1.0 + found.before / FAR)
+    if (found := support(engine, model, hardware)) is None:
+        return 0.0
+    fading = math.exp(-found.months / FADING_MONTHS)
+    return math.log(FIRST_FACTOR) * fading * (1.0 + found.before / DOUBLING_MONTHS)
 
 
 def unsure(engine: Engine, model: Model, hardware: Hardware, parallel: Parallelism) -> Errors:

@@ -92,7 +92,7 @@ H100, H200, B200 and GB200, whose own instructions do 2,048, 4,096 and 8,192; 50
 6000."""
 
 FEW = 4.0
-"""Tokens more than one that save half as much of the launch as one token does."""
+"""Tokens beyond the first at which the launch is shortened by half as much as with a single token."""
 
 PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 1e-6, 150e-6, 25e-6, "launch of all kernels of the layer"),

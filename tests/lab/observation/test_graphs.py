@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from lab.observation.collector import LAUNCH, Collector
+from lab.observation.collector import DIFFERENCE_LAUNCH, Collector
 from roofline import load_hardware
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound
@@ -46,13 +46,13 @@ def test_rows_with_graphs_have_no_host_time_of_a_benchmark_without(collect: Coll
 
 
 def test_what_both_times_of_a_difference_have_cancels(collect: Collect) -> None:
-    """Tiles' starts, and the launch, for which LAUNCH stands."""
+    """Tiles' starts, and the launch, for which DIFFERENCE_LAUNCH stands."""
     constants = {"launch": 70e-6, "tile_prologue": 10e-6, "split": 0.0}
     short, long = (
         float(collect("mla_decode", {**LATENTS, "kv_len": keys}, L40S, constants).seconds[0]) for keys in (3.0, 4096.0)
     )
     difference = collect("mla_decode", {**LATENTS, "kv_len": 4096.0, "less_kv": 3.0}, L40S, constants)
-    assert float(difference.seconds[0]) == pytest.approx(LAUNCH + long - short)
+    assert float(difference.seconds[0]) == pytest.approx(DIFFERENCE_LAUNCH + long - short)
 
 
 def test_the_bound_of_a_difference_is_that_of_the_keys_beyond_the_fewer_ones(collect: Collect) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.observation.routing import Dealt, _arriving, _emptiest, _in_turn, dealt
+from lab.observation.routing import Dealt, _arriving, _to_devices_in_turn, _to_emptiest_experts, dealt
 from roofline import load_hardware
 from roofline.timing.kernels import kernel_bound
 from tests.lab.observation.conftest import Collect
@@ -68,7 +68,7 @@ def test_of_few_pairs_the_busiest_device_has_as_many_as_others_or_all(routing: s
 )
 def test_pairs_that_rounding_leaves_are_dealt_to_devices_in_turn(counts: np.ndarray, devices: int, most: int) -> None:
     target = 4 * most
-    found, turns = _in_turn(counts, most, target, devices), np.minimum(counts, most).reshape(devices, -1)
+    found, turns = _to_devices_in_turn(counts, most, target, devices), np.minimum(counts, most).reshape(devices, -1)
     for turn in range(int(abs(target - turns.sum()))):
         own = turns[turn % devices]
         if turns.sum() < target:
@@ -80,8 +80,9 @@ def test_pairs_that_rounding_leaves_are_dealt_to_devices_in_turn(counts: np.ndar
 
 
 def test_pairs_that_rounding_leaves_go_to_the_emptiest_experts_the_last_ones_first() -> None:
-    assert _emptiest(np.array([2.0, 1, 0, 0, 0, 0]), 9, 5, 2).tolist() == [2, 1, 0, 0, 1, 1]
-    assert _emptiest(np.array([12.0, 1, 0, 0]), 9, 12, 2).tolist() == [8, 1, 0, 3]  # nine tokens, twelve for the first
+    assert _to_emptiest_experts(np.array([2.0, 1, 0, 0, 0, 0]), 9, 5, 2).tolist() == [2, 1, 0, 0, 1, 1]
+    first = np.array([12.0, 1, 0, 0])  # twelve pairs for the first expert, of nine tokens
+    assert _to_emptiest_experts(first, 9, 12, 2).tolist() == [8, 1, 0, 3]
 
 
 def test_tokens_that_arrive_have_one_of_the_experts_here() -> None:
@@ -89,7 +90,7 @@ def test_tokens_that_arrive_have_one_of_the_experts_here() -> None:
     generator = np.random.default_rng(0)
     for tokens, top_k, experts in ((7, 2, 8), (40, 4, 16), (5, 3, 32)):
         drawn = np.bincount(generator.integers(0, experts, tokens * top_k), minlength=experts)
-        counts = _in_turn(drawn.astype(np.float64), tokens, tokens * top_k, 1)
+        counts = _to_devices_in_turn(drawn.astype(np.float64), tokens, tokens * top_k, 1)
         chosen = np.repeat(np.argsort(-counts, kind="stable"), np.sort(counts)[::-1].astype(int))
         here = np.arange(experts // 4)
         arriving = np.isin(chosen.reshape(top_k, tokens), here).any(axis=0).sum()
