@@ -81,10 +81,10 @@ class Run:
 class PrefixCache:
     """The tiers of one replica: the first is the pool of the device, in which running requests pin their paths.
 
-    `used` are the blocks in each tier, `pinned` those of the first that running requests use, and `shared` by how
-    much the sum over these requests exceeds it. `stored` counts blocks that came into the cache, `dropped` those that
-    left the last tier, `written` those that each tier took. A `snapshot` takes as much as so many blocks (0: a hit
-    needs none), in the first tier nothing where they are `apart`, in a pool of their own; a tier has `states` of them. There
+    `used` are the blocks in each tier, `pinned` those of the first that running requests use, and `shared` by how much
+    the sum over these requests exceeds it. `stored` counts blocks that came into the cache, `dropped` those that left
+    the last tier, `written` those that each tier took. A `snapshot` takes as much as so many blocks (0: a hit needs
+    none), in the first tier nothing where they are `apart`, in a pool of their own; a tier has `states` of them. There
     is one after `every` blocks that are computed, too (0: at ends alone).
     """
 
