@@ -200,11 +200,7 @@ class Sentences(Struct, frozen=True):
             return f"as {scenario.profile.title} stores it by default"
         stored, base = scenario.model.quantization, scenario.precision.base.name
         if stored is None and base != scenario.model.dtype:  # hardware or an engine without the checkpoint's own
-            return (
-                f"as asked, released in {scenario.model.dtype}"
-                if scenario.given("dtype")
-                else f"in place of {scenario.model.dtype}"
-            )
+            return "as asked" if scenario.given("dtype") else f"in place of {scenario.model.dtype}"
         same = stored is None or released_scheme(scenario.model, scenario.profile) != PLAIN
         return "as released" if same else f"converted from {stored}"
 
