@@ -112,12 +112,16 @@ class Row(Struct, frozen=True, dict=True):
 
 
 def rival_of(rows: Sequence[Row]) -> Row | None:
-    """What the first of some rows is compared with: the second that runs; None where the first alone does.
+    """What the first of some rows is compared with: of those that run, the nearest; None where the first alone does.
 
-    Where some have prefill and decode apart, the first is compared with the best of the other kind.
+    Layouts that come later for want of measurements (`handicap`) are compared by what is predicted of them. Where some
+    have prefill and decode apart, the first is compared with the best of the other kind.
     """
     best, *others = (row for row in rows if row.fits)
-    return next((row for row in others if row.is_apart is not best.is_apart), others[0] if others else None)
+    if not others:
+        return None
+    nearest = min((row for row in others if row.rank[:-1] == others[0].rank[:-1]), key=lambda row: row.value)
+    return next((row for row in others if row.is_apart is not best.is_apart), nearest)
 
 
 class Flip(Struct, frozen=True):

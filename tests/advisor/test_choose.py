@@ -164,7 +164,7 @@ def test_what_is_compared_is_what_the_commands_serve() -> None:
 
 
 def test_a_flip_is_told_of_what_is_likely_better_at_more_load() -> None:
-    """Of a load at which two are too close to call; a pipeline within a node leads by more than its error, or not."""
+    """Of a load at which two are too close to call; what leads at more load is then compared with a pipeline."""
     near, many = (
         choose("layout", "llama-3.1-8b", "2xh100-sxm", users, prompt=1024, generate="fixed:512") for users in (150, 300)
     )
@@ -173,11 +173,11 @@ def test_a_flip_is_told_of_what_is_likely_better_at_more_load() -> None:
     (flip,) = near.flips
     assert 150 < flip.load < 300
     assert flip.label == many.best.label != near.best.label
-    assert many.verdict is not None
-    assert many.verdict.confidence != "open"
     staged = next(row for row in many.rows if row.label == "PP 2")
-    assert staged.value < 1.05 * many.best.value
+    assert staged.value < 1.05 * many.best.value  # as fast, but pipelines within a node are not measured
     assert staged is not many.best
+    assert many.verdict is not None
+    assert (many.verdict.confidence, many.verdict.doubts) == ("open", ("pipelines",))
 
 
 @pytest.mark.slow

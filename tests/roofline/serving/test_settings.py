@@ -177,8 +177,8 @@ def test_a_service_is_sized_with_the_settings_of_its_engine() -> None:
     assert sized(max_num_seqs=8)[0] > plain[0]
     assert sized(max_num_batched_tokens=512)[1] < plain[1]
     assert sized(gpu_memory_utilization=0.3)[1] < plain[1]
-    # Steps with prompts, which limit the load, replay no graph anyway.
-    assert sized(enforce_eager=True)[1] == pytest.approx(plain[1], rel=1e-3)
+    # Full steps, which limit the load, replay no graph anyway; the last step of a prompt may.
+    assert plain[1] * 0.99 < sized(enforce_eager=True)[1] < plain[1]
     with pytest.raises(RooflineError, match="2300 tokens, is longer than the limit of 2048"):
         sized(max_model_len=2048)
 
