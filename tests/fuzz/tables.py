@@ -65,8 +65,9 @@ def measurements(generator: random.Random, folder: Path) -> None:
     frame = measured_gemms(12).astype(object)
     for _ in range(generator.randint(1, 3)):
         name, value = generator.choice(list(frame)), generator.choice(CELLS)
-        whole = generator.random() < 0.5
-        frame[name] = [value if whole or row == 1 else cell for row, cell in enumerate(frame[name])]
+        whole, place = generator.random() < 0.5, list(frame).index(name)  # two columns may have one name
+        cells = enumerate(frame.iloc[:, place])
+        frame.isetitem(place, pd.Series([value if whole or row == 1 else cell for row, cell in cells], dtype=object))
         if generator.random() < 0.1:
             frame = frame.drop(columns=name)
         if generator.random() < 0.1:
