@@ -282,19 +282,37 @@ def _figures(run: Pass, index: int, row: Any, total_time: Any, numbers: Mapping[
     placement = run.placement
     op, count, section = placement.ops[index]
     count = count * run.repeat
-    matrix, vector, memory, link, *work = row  # as in `Row`, and the fields of `OpFigures`
-    flops, moved, *_ = work
+    matrix, vector, memory, link, flops, moved, sent, weights, activations, kv, state, upcast = row
     compute = np.maximum(matrix, vector)
     time = np.maximum(np.maximum(compute, memory), link)
     attainable, ridge, roof = fraction(flops, time), None, placement.roofs[index]
     if roof is not None:
         # A fused kernel uses both units; its roof is that of the matrix unit.
         attainable, ridge = np.minimum(attainable, roof), roof / placement.hardware.memory_bandwidth
-    runs = count if isinstance(count, np.ndarray) else int(count) if count == int(count) else float(count)
-    place = f"{run.label} {section}" if run.label else section
-    about = (op.name, str(op.kind), place, runs, run.busy, placement.arithmetic[index])
-    limit = (_choose(compute, memory, link), time, fraction(count * time, total_time))
-    return OpFigures._make((*about, *work, fraction(flops, moved), attainable, ridge, *limit, op, numbers))
+    return OpFigures(
+        name=op.name,
+        kind=str(op.kind),
+        section=f"{run.label} {section}" if run.label else section,
+        count=count if isinstance(count, np.ndarray) else int(count) if count == int(count) else float(count),
+        busy=run.busy,
+        arithmetic=placement.arithmetic[index],
+        flops=flops,
+        bytes=moved,
+        link_bytes=sent,
+        weight_bytes=weights,
+        activation_bytes=activations,
+        kv_bytes=kv,
+        state_bytes=state,
+        upcast_flops=upcast,
+        intensity=fraction(flops, moved),
+        attainable=attainable,
+        ridge=ridge,
+        bound=_choose(compute, memory, link),
+        bound_time=time,
+        share=fraction(count * time, total_time),
+        op=op,
+        extents=numbers,
+    )
 
 
 def _whole(value: Any) -> Any:
