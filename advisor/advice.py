@@ -56,8 +56,8 @@ Findings = Sequence[tuple[str, Finding]]
 COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
 """Kinds of moves that every plan may combine."""
 
-SHOWN_DEVICES = 3
-TRIED_DEVICES = 8
+SHOWN_DEVICES, TRIED_DEVICES = 3, 8
+"""Other hardware that advice shows, and that it simulates: those with the best bounds, not all of which help."""
 
 
 class Recommendation(Gain, frozen=True):

@@ -21,8 +21,9 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import BINARY, BINARY_COUNTS, DECIMAL, DECIMAL_COUNTS, SUBMULTIPLES
 
-MAX_CHARACTERS = 4000
-MAX_DEPTH = 100
+MAX_CHARACTERS, MAX_DEPTH = 4000, 100
+"""The longest expression, and its deepest nesting: far beyond what a person writes, within Python's recursion limit."""
+
 EXAMPLE = "'fits and ttft < 500ms'"
 
 UNITS: Mapping[str, float] = {

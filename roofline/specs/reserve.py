@@ -85,6 +85,8 @@ class DeviceSize(Checked, frozen=True):
 
 
 MANY = 4
+"""Tensor-parallel ranks from which SGLang captures CUDA graphs for more sequences (_handle_gpu_memory_settings in
+python/sglang/srt/server_args.py)."""
 
 
 class Outside(Checked, frozen=True):
@@ -119,6 +121,8 @@ class Outside(Checked, frozen=True):
 
 
 WIDE, LARGE, VISION = 300, 60, 0.95
+"""Sequences in graphs, GiB of a device, and the factor for a vision encoder at which SGLang's rule changes (the same
+file, with adjust_mem_fraction_for_vlm)."""
 
 CLIP = 24 * 1024**2
 """Layers times the squared width of CLIP's ViT-L."""

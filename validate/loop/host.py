@@ -34,6 +34,7 @@ TINY = Model(
 """A network whose kernels compute next to nothing: its time is launch time."""
 
 TINY_CONTEXT = 16
+"""Cached tokens of its decode step."""
 
 TINY_KERNELS: Sequence[tuple[str, Mapping[str, int], int]] = (
     ("gemm", {"m": 1, "n": 64, "k": 64}, 8 * 7 + 1),
