@@ -18,13 +18,12 @@ from msgspec.structs import replace
 
 from roofline.core.checked import Checked
 from roofline.core.errors import RooflineError, located, quote
+from roofline.core.units import GIB
 from roofline.specs.engine_versions import version_in
 from roofline.specs.hardware import Hardware, unified_share
 from roofline.specs.library import as_mapping
 from roofline.specs.records import record
 from roofline.specs.version import Version
-
-GIB = 2.0**30
 
 NOMINAL_SHARES = {"NVIDIA": 0.99, "AMD": 1.0}
 """Fraction of n GiB that a runtime reports for a card of nominally n GB.
