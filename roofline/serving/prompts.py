@@ -158,7 +158,7 @@ def _unit(times: Times, rate: Array, batch: Array, used: Array, room: Array, ste
     # So is a step's room, where it is few states.
     unit = np.where(room < COARSE * unit, room / np.ceil(room / unit - 1e-9), unit)
     # Where the room is so little that a prompt would be beyond the last state, a state takes several steps.
-    return np.where(lengths.max() < STATES * unit, unit, wide)
+    return np.asarray(np.where(lengths.max() < STATES * unit, unit, wide))
 
 
 def _transforms(times: Times, unit: Array, batch: Array) -> Any:
