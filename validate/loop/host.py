@@ -26,7 +26,9 @@ TINY = Model(
     name="tiny",
     hidden=64,
     vocabulary=64,
-    groups=(LayerGroup("layer", 8, Layer(Norm("rmsnorm"), Attention(4, 2, 16), Mlp(128, True, "silu"))),),
+    groups=(
+        LayerGroup("layer", 8, Layer(Norm("rmsnorm"), Attention(4, 2, 16), Mlp(128, gated=True, activation="silu"))),
+    ),
     pattern=("layer",) * 8,
     norm=Norm("rmsnorm"),
     positions=Positions(),
