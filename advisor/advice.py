@@ -56,8 +56,8 @@ Findings = Sequence[tuple[str, Finding]]
 COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
 """Kinds of moves that every plan may combine."""
 
-SHOWN_DEVICES = 3
-TRIED_DEVICES = 8
+SHOWN_DEVICES, TRIED_DEVICES = 3, 8
+"""Other hardware that advice shows, and that it simulates: those with the best bounds, not all of which help."""
 
 
 class Recommendation(Gain, frozen=True):
@@ -168,12 +168,8 @@ def advise(
         raise RooflineError(f"top must be at least 0, got {top}")
     for move in moves or ():
         object_of(move, Move, "moves are those of roofline.advisor.search.moves")
-    if goal.loaded:  # the static batch that rules and intervals look at
-        served_scenario(scenario)
-        if any(drawn is not None and drawn.varies for drawn in scenario.drawn):
-            goal = replace(goal, demand=replace(goal.demand or Demand(), lengths=scenario.lengths))
-            scenario = of_means(scenario)
-        scenario = scenario.with_(**goal.served(analyze(scenario)).batch)
+    if goal.loaded:
+        scenario, goal = _batch_under_load(scenario, goal)
     trials = Trials(scenario, goal)
     goal.check(trials.base.analysis)  # fails early
     if asked is None and (limited := goal.limited(trials.base.analysis)) is not goal:
@@ -183,14 +179,7 @@ def advise(
         grid = Trials(scenario.with_(batch=batch_grid(scenario)), goal)
     offered = tuple(moves) if moves is not None else (*all_moves(scenario, goal, research), *batch_moves(grid))
     case = Case(trials, {move.name: move for move in offered})
-    affordable = [move for move in offered if within_budget(trials, move, goal.quality)]
-    if goal.timed:
-        trials.prefetch(frozenset({move}) for move in affordable)
-    tried = []
-    for index, move in enumerate(affordable):
-        progress(f"change {index + 1} of {len(affordable)}")
-        if (trial := trials.attempt([move])) is not None:
-            tried.append(trial)
+    tried = _attempted(trials, [move for move in offered if within_budget(trials, move, goal.quality)], progress)
     findings = [(rule.name, finding) for rule in rules().values() for finding in rule.look(case)]
     helping = _ranked(_grouped(_helping(case, tried)))
     progress("break-even points")
@@ -214,6 +203,27 @@ def advise(
         top,
         partial(_best_plan, case, grid, moves is None and not research, progress),
     )
+
+
+def _batch_under_load(scenario: Scenario, goal: Goal) -> tuple[Scenario, Goal]:
+    """The static batch that rules and intervals look at under the goal's load, and the goal with varied lengths."""
+    served_scenario(scenario)
+    if any(drawn is not None and drawn.varies for drawn in scenario.drawn):
+        goal = replace(goal, demand=replace(goal.demand or Demand(), lengths=scenario.lengths))
+        scenario = of_means(scenario)
+    return scenario.with_(**goal.served(analyze(scenario)).batch), goal
+
+
+def _attempted(trials: Trials, moves: Sequence[Move], progress: Progress) -> list[Trial]:
+    """The simulated trials of single moves, but of those that cannot be applied."""
+    if trials.goal.timed:
+        trials.prefetch(frozenset({move}) for move in moves)
+    tried = []
+    for index, move in enumerate(moves):
+        progress(f"change {index + 1} of {len(moves)}")
+        if (trial := trials.attempt([move])) is not None:
+            tried.append(trial)
+    return tried
 
 
 def _made(plan: Plan) -> Plan:

@@ -80,9 +80,10 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
         for own in by_engine(running):
             if fitting := [each for each in own if each.memory(1).fits and (each.roomy or not roomy)]:
                 chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
-                return Plan(chosen, True, tuple(tried), load, targets)
+                return Plan(chosen, fits=True, tried=tuple(tried), load=load, targets=targets)
     tried = known or tried
-    return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried), load, targets)
+    roomiest = max(tried, key=lambda each: each.memory(1).headroom)
+    return Plan(roomiest, fits=False, tried=tuple(tried), load=load, targets=targets)
 
 
 def settled(

@@ -78,10 +78,10 @@ def judged(scenario: Scenario, load: Load | None, targets: Targets) -> Judged:
     """How well a scenario serves a load; without one, how many requests/s a user alone has answered."""
     try:
         if load is None:
-            return Judged(True, 0, 1 / float(analyze(scenario).expected.total.mid))
+            return Judged(sustained=True, met=0, value=1 / float(analyze(scenario).expected.total.mid))
         (outcome,) = serve(scenario, load, untold=False).outcomes
     except RooflineError:
-        return Judged(False, -len(targets), -1.0)
+        return Judged(sustained=False, met=-len(targets), value=-1.0)
     value = speed(outcome, load) if outcome.stable else outcome.saturated_at or 0.0
     return Judged(outcome.stable, -len(missed(outcome, targets)), value, outcome.running)
 

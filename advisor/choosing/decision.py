@@ -107,51 +107,19 @@ def choose(
     if decided not in list(Decided):
         raise UnknownNameError("choice", decided, map(str, Decided))
     what = Decided(decided)
-    asked: Any = model
-    if isinstance(model, Scenario):
-        if options:
-            raise RooflineError(f"{beside(sorted(options))} a scenario: give it with them")
-        given: Any
-        asked, device, given = parts_of(model)
-        hw, options = hw or [device], given
-    names = names_in(hw) if isinstance(hw, str) else list(hw or ())
-    if not names:
-        every = "to choose from, as in h200-sxm,b200-sxm; 'roofline size' finds the cheapest of all"
-        raise RooflineError(f"name the hardware {every}" if what is Decided.HARDWARE else missing("hw"), options=["hw"])
-    if len(names) > 1 and what is not Decided.HARDWARE:
-        raise RooflineError(f"choose {what} takes one kind of hardware, got {', '.join(names)}", options=["hw"])
-    scenario = served_scenario(Scenario(asked, names[0], **options))
-    without_carbon(scenario, "alternatives")
-    if scenario.model.task != "generate":
-        raise RooflineError(f"{scenario.model.name} only encodes: choices are of models that generate")
-    hits = LOAD_OPTIONS["prefix_hits"].read(prefix_hits) or 0.0
-    if users is not None and users < 1:
-        raise RooflineError(f"there must be at least one user, got {users}", options=["users"])
-    count, arrivals = LOAD_OPTIONS["concurrency"].read(users), requests(rate)
-    if count is not None and arrivals is not None:
-        raise RooflineError("a load has users or a rate, not both", options=["users", "rate"])
-    single = {"concurrency": 1 if count is None else count} if arrivals is None else {"rate": arrivals}
-    load = Load(hits=hits, **single).of(scenario)
+    scenario, names, given = _asked(what, model, hw, options)
+    load, said = _load_of(scenario, users, rate, prefix_hits)
     if not 0 < hours <= 744:
         raise RooflineError(f"a month has at most 744 hours, got {hours:g}", options=["hours"])
-    price = parse_api_price(api_price) if isinstance(api_price, str) else api_price
-    if (price is None) is (what is Decided.API):
-        told = (
-            "choose api compares with a price: give it, in USD per million tokens, such as 0.25/1"
-            if price is None
-            else f"choose {what} compares no API: omit it"
-        )
-        raise RooflineError(told, options=["api_price"])
+    price = _price_of(what, api_price)
     goal = named(Objective, objective) if objective is not None else _usual(what, load)
-    said = count is not None or arrivals is not None
-    asked_limits = (LOAD_OPTIONS["ttft"].read(ttft), LOAD_OPTIONS["tpot"].read(tpot))
-    limits = targets_or_usual(*asked_limits, said)
+    limits = targets_or_usual(LOAD_OPTIONS["ttft"].read(ttft), LOAD_OPTIONS["tpot"].read(tpot), said)
     if price is not None and goal is not Objective.COST:
         raise RooflineError(f"an API has costs and no {goal}: omit the objective", options=["objective"])
     search = Search(load, goal, limits, hours)
     if what not in (Decided.HARDWARE, Decided.ENGINE):
         scenario = settled(scenario, load if said else None, limits, DECIDES.get(what, ())).scenario
-    alternatives = _alternatives(what, scenario, names, load, limits, options)
+    alternatives = _alternatives(what, scenario, names, load, limits, given)
     if what is Decided.ENGINE:
         alternatives = [_fitted(each, load, limits) for each in alternatives]
     search.add(alternatives, progress)
@@ -173,6 +141,56 @@ DECIDES: Mapping[Decided, Sequence[str]] = MappingProxyType(
     }
 )
 """Options that a decision varies."""
+
+
+def _asked(
+    what: Decided, model: str | Scenario, hw: str | Sequence[str] | None, options: Mapping[str, Any]
+) -> tuple[Scenario, Sequence[str], Mapping[str, Any]]:
+    """The deployment on the first hardware, the names of all hardware, and the options beside model and hardware."""
+    named_model: Any = model
+    given = options
+    if isinstance(model, Scenario):
+        if options:
+            raise RooflineError(f"{beside(sorted(options))} a scenario: give it with them")
+        named_model, device, given = parts_of(model)
+        hw = hw or [device]
+    names = names_in(hw) if isinstance(hw, str) else list(hw or ())
+    if not names:
+        every = "to choose from, as in h200-sxm,b200-sxm; 'roofline size' finds the cheapest of all"
+        raise RooflineError(f"name the hardware {every}" if what is Decided.HARDWARE else missing("hw"), options=["hw"])
+    if len(names) > 1 and what is not Decided.HARDWARE:
+        raise RooflineError(f"choose {what} takes one kind of hardware, got {', '.join(names)}", options=["hw"])
+    scenario = served_scenario(Scenario(named_model, names[0], **given))
+    without_carbon(scenario, "alternatives")
+    if scenario.model.task != "generate":
+        raise RooflineError(f"{scenario.model.name} only encodes: choices are of models that generate")
+    return scenario, names, given
+
+
+def _load_of(
+    scenario: Scenario, users: int | None, rate: float | str | None, prefix_hits: float | str | None
+) -> tuple[Load, bool]:
+    """The load of users or of a rate (requests/s), by default of one user, and whether either was said."""
+    if users is not None and users < 1:
+        raise RooflineError(f"there must be at least one user, got {users}", options=["users"])
+    count, arrivals = LOAD_OPTIONS["concurrency"].read(users), requests(rate)
+    if count is not None and arrivals is not None:
+        raise RooflineError("a load has users or a rate, not both", options=["users", "rate"])
+    hits = LOAD_OPTIONS["prefix_hits"].read(prefix_hits) or 0.0
+    if arrivals is not None:
+        return Load(rate=arrivals, hits=hits).of(scenario), True
+    return Load(concurrency=1 if count is None else count, hits=hits).of(scenario), count is not None
+
+
+def _price_of(what: Decided, asked: str | ApiPrice | None) -> ApiPrice | None:
+    """The price of an API, which a choice of an API needs and no other one has."""
+    price = parse_api_price(asked) if isinstance(asked, str) else asked
+    if price is None and what is Decided.API:
+        told = "choose api compares with a price: give it, in USD per million tokens, such as 0.25/1"
+        raise RooflineError(told, options=["api_price"])
+    if price is not None and what is not Decided.API:
+        raise RooflineError(f"choose {what} compares no API: omit it", options=["api_price"])
+    return price
 
 
 def _usual(what: Decided, load: Load) -> Objective:

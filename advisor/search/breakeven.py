@@ -31,6 +31,7 @@ POINTS = 33
 """Values simulated at once."""
 
 MOST_BATCH = 8192
+"""The largest batch at which a technique is asked whether it still helps, beyond what engines run at once."""
 
 DRAFT_KEYS = ("accept", "acceptance")
 """Parameters of speculative decoding that give the acceptance."""

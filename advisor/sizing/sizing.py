@@ -249,19 +249,7 @@ def size(
     prices = {hardware_name(name): read_value(f"the price of {name}", Kind.NUMBER, cost) for name, cost in usd.items()}
     quality = named(Quality, quality)
     _check(model, service, hardware, prices)
-    if asked_for and not service.alone:
-        ttft, tpot = targets_or_usual(service.ttft, service.tpot, generates=model.task == "generate")
-        service = replace(service, ttft=ttft, tpot=tpot)
-    if model.task == "encode":
-        service = replace(service, generate=ONE)
-    elif model.tower_kind == "encoder" and model.audio_seconds is not None:  # which pads its input
-        service = replace(service, prompt=float(model.tower_tokens or 0))
-    elif seen := {name: given.options[name] for name in ("images", "image_size", "audio") if name in given.options}:
-        scenario = Scenario(model, REFERENCE, **seen)
-        service = replace(service, beside=int(scenario.images) * scenario.image_tokens)
-    longest = given.options.get("max_model_len")
-    if longest is not None and (needed := service.load(1).longest) > longest:
-        raise RooflineError(f"the longest request, {needed:.0f} tokens, is longer than the limit of {longest}")
+    service = _completed(service, model, given, targets=asked_for)
     beyond = _beyond(model, service)
     if service.alone and isinstance(budget, str) and "/" in budget:
         raise RooflineError("for one user prices are those to buy: a budget in USD, such as 2000", options=["budget"])
@@ -276,6 +264,27 @@ def size(
     found = Sizing(model, service, quality, at, choices, binding, nearest, *counts, tuple(sorted(unpriced)), beyond)
     apart = apart_for(choices[0].best, at) if disaggregation and choices else None
     return replace(found, closest=search.closest, apart=apart, budget=afforded)
+
+
+def _completed(service: Service, model: Model, given: Given, *, targets: bool) -> Service:
+    """The service with what the model makes of it: the usual targets if asked for, and the tokens of its inputs.
+
+    Raises RooflineError for a request that is longer than the engine is set to run.
+    """
+    if targets and not service.alone:
+        ttft, tpot = targets_or_usual(service.ttft, service.tpot, generates=model.task == "generate")
+        service = replace(service, ttft=ttft, tpot=tpot)
+    if model.task == "encode":
+        service = replace(service, generate=ONE)
+    elif model.tower_kind == "encoder" and model.audio_seconds is not None:  # which pads its input
+        service = replace(service, prompt=float(model.tower_tokens or 0))
+    elif seen := {name: given.options[name] for name in ("images", "image_size", "audio") if name in given.options}:
+        scenario = Scenario(model, REFERENCE, **seen)
+        service = replace(service, beside=int(scenario.images) * scenario.image_tokens)
+    longest = given.options.get("max_model_len")
+    if longest is not None and (needed := service.load(1).longest) > longest:
+        raise RooflineError(f"the longest request, {needed:.0f} tokens, is longer than the limit of {longest}")
+    return service
 
 
 def _check_budget(unlimited: Search, budget: float) -> None:

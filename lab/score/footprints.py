@@ -22,11 +22,12 @@ from msgspec.structs import replace
 
 from lab.command import run_command
 from roofline.core.errors import RooflineError, quote
+from roofline.core.units import GIB
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_hardware
-from roofline.specs.reserve import GIB, Reserve
+from roofline.specs.reserve import Reserve
 from roofline.validate.tables.names import ResolvedHardware, Unmapped, find_hardware, find_model, find_precision
 from roofline.validate.tables.text import Line, check_filled, check_known, numbers_above_zero, parse_count, read_lines
 

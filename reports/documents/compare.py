@@ -148,9 +148,11 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
     noted = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
     blocks = [Block("Comparison", [*named, *noted])]
     if expected:
-        rows = _numbered([subject(entry), *_figures(entry, times, rates, True)] for entry in scenarios)
+        rows = _numbered([subject(entry), *_figures(entry, times, rates, expected=True)] for entry in scenarios)
         blocks.append(Block("Expected (80% interval)", header=header[:-1], rows=rows, left=2))
-    rows = _numbered([subject(entry), *_figures(entry, times, rates, False), _memory(entry)] for entry in scenarios)
+    rows = _numbered(
+        [subject(entry), *_figures(entry, times, rates, expected=False), _memory(entry)] for entry in scenarios
+    )
     blocks.append(Block("At the bound, and memory per device", header=header, rows=rows, left=2))
     all_encoders = all(map(summary.is_encoder, scenarios))
     suffixes = [" (of prompts)" if summary.is_encoder(entry) and not all_encoders else "" for entry in scenarios]
@@ -177,7 +179,7 @@ def compare_lines(document: Mapping[str, Any], metric: str) -> list[str]:
     for index, entry in enumerate(shown, 1):
         times = summary.time_columns([entry])
         expected = "expected_total_s" in entry
-        cells = zip(times.values(), _figures(entry, times, (), expected), strict=True)
+        cells = zip(times.values(), _figures(entry, times, (), expected=expected), strict=True)
         told = ", ".join(map(" ".join, cells))
         lines.append(f"{index}: {entry['label']}: {told}{'' if expected else ' at the bound'}; memory {_memory(entry)}")
     falls = [fall for fall in document["waterfalls"] if fall["metric"] == metric]
@@ -226,7 +228,7 @@ def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
     return [Block(title, header=("operator", "before", "after", "share of the change"), rows=rows)]
 
 
-def _figures(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str], expected: bool) -> list[str]:
+def _figures(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str], *, expected: bool) -> list[str]:
     """The times and rates of a scenario: expected with their intervals, or at the bound."""
     which = "expected_" if expected else ""
     time, rate = (summary.time_interval, partial(summary.interval_text, form=",.4g")) if expected else (seconds, ",.4g")

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 MAX_LINES = 14
 """Lines that colours and line styles can distinguish."""
 
-MAX_BARS = 60
-MAX_PANELS = 3
+MAX_BARS, MAX_PANELS = 60, 3
+"""Bars, and metrics side by side, that a figure's width has room for."""
 
 
 @styled

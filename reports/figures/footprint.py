@@ -21,6 +21,7 @@ from roofline.scenario.scenario import Scenario
 PARTS = (("weights", BLUE), ("KV cache", ORANGE), ("activations", GREEN))
 PHASES = ("decode", "prefill")
 MAX_GROUPS = 12
+"""Groups of bars whose labels a figure's width has room for."""
 
 
 class Held(NamedTuple):

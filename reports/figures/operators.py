@@ -81,6 +81,7 @@ NAMED_SHARE = 0.002
 """Share of the phase below which overlapping operators are drawn without a number."""
 
 MAX_NAMED = 8
+"""The most operators with a number of their own in a figure."""
 
 
 def _together(same: Sequence[tuple[float, float, str, float]]) -> str:

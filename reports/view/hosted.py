@@ -41,6 +41,7 @@ from roofline.reports.view.server import (
 from roofline.reports.view.setups import Specs
 
 PORT = 8000
+"""The usual port of web servers that are run without privileges."""
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - a team reaches it
 

@@ -30,7 +30,7 @@ def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
     requests = [specs.read(setup).scenario for setup in setups]
     labels = [chr(ord("A") + place) for place in range(len(requests))] if len(requests) > 1 else [""]
     found = list(map(Subject, requests, labels))
-    sections = content(found, None, True, lambda _: None)
+    sections = content(found, None, advice=True, progress=lambda _: None)
     if ending == ".html":
         return {"name": "report.html", "text": web_page(setups, specs, sections, list(of_accuracy(found)), None)}
     return {"name": "report.md", "text": markdown_page(sections, (), "", None)}

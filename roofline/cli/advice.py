@@ -56,7 +56,7 @@ def _list_rules(requested: bool) -> None:
         from roofline.reports.documents import advice as page
         from roofline.reports.output import blocks
 
-        typer.echo(rendered(blocks.parts(page.rules_blocks(page.rules_document())), True), nl=False)
+        typer.echo(rendered(blocks.parts(page.rules_blocks(page.rules_document())), to_terminal=True), nl=False)
         raise typer.Exit
 
 

@@ -70,7 +70,7 @@ def fitting(scenario: Scenario, **load: Any) -> Scenario:
     return found.scenario
 
 
-def rendered(parts: list[Any], to_terminal: bool) -> str:
+def rendered(parts: list[Any], *, to_terminal: bool) -> str:
     """The parts as text: in the terminal's width and colours, or plain for a file."""
     from rich.console import Console
 
@@ -129,5 +129,5 @@ def print_document(
         case "markdown":
             text = blocks.as_markdown(page) if listed else page.as_markdown(document)
         case _:
-            text = rendered(blocks.parts(page) if listed else page.parts(document), output is None)
+            text = rendered(blocks.parts(page) if listed else page.parts(document), to_terminal=output is None)
     emit(text, output)

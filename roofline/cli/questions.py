@@ -71,7 +71,7 @@ def analyze(
         raise typer.BadParameter(f"{scenario.model.name} only encodes and has no decode phase", param_hint="--phase")
     document = page.analysis_document(analyze_scenario(scenario), phases)
     if format is OutputFormat.TABLE:
-        emit(rendered(page.parts(document, ops, verbose), output is None), output)
+        emit(rendered(page.parts(document, ops, verbose), to_terminal=output is None), output)
     else:
         print_document(document, page, format, output)
 

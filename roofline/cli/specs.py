@@ -25,7 +25,7 @@ specs = typer.Typer(
 def _show(document: Any, parts: Callable[[], list[Any]], format: StrEnum) -> None:
     from roofline.reports.output import export
 
-    typer.echo(export.as_json(document) if format is ListFormat.JSON else rendered(parts(), True), nl=False)
+    typer.echo(export.as_json(document) if format is ListFormat.JSON else rendered(parts(), to_terminal=True), nl=False)
 
 
 def techniques(

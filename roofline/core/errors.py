@@ -107,6 +107,7 @@ def system_error(error: OSError) -> str:
 
 
 MAX_COMPLETIONS = 6
+"""Names that an error lists at most: more are not read."""
 
 MAX_NAME = 100
 """Characters of an unknown name that are compared with known ones."""

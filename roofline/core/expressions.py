@@ -21,8 +21,9 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import BINARY, BINARY_COUNTS, DECIMAL, DECIMAL_COUNTS, SUBMULTIPLES
 
-MAX_CHARACTERS = 4000
-MAX_DEPTH = 100
+MAX_CHARACTERS, MAX_DEPTH = 4000, 100
+"""The longest expression, and its deepest nesting: far beyond what a person writes, within Python's recursion limit."""
+
 EXAMPLE = "'fits and ttft < 500ms'"
 
 UNITS: Mapping[str, float] = {
@@ -150,7 +151,7 @@ class _Reader:
             case ast.Name() | ast.Attribute():
                 return self._name(node)
             case ast.BoolOp(op, parts):
-                return self._combined(isinstance(op, ast.And), [self._typed(Type.TRUTH, part) for part in parts])
+                return self._combined([self._typed(Type.TRUTH, part) for part in parts], every=isinstance(op, ast.And))
             case ast.UnaryOp(ast.Not(), part):
                 truth = self._typed(Type.TRUTH, part)
                 return Type.TRUTH, lambda values: np.logical_not(truth(values))
@@ -165,7 +166,7 @@ class _Reader:
             case ast.Compare(left, ops, others):
                 parts = [left, *others]
                 pairs = [self._comparison(op, parts[index], parts[index + 1]) for index, op in enumerate(ops)]
-                return self._combined(True, pairs)
+                return self._combined(pairs, every=True)
         raise RooflineError(
             f"{quote(self._shown(node))} is not part of expressions, which support comparisons, and, or, not, in,"
             " parentheses, + - * /, numbers with units, quoted text and names"
@@ -198,7 +199,7 @@ class _Reader:
                 return f"{self._dotted(inner)}.{name}"
         raise RooflineError(f"{quote(self._shown(node))} is no name")
 
-    def _combined(self, every: bool, parts: list[Function]) -> tuple[Type, Function]:
+    def _combined(self, parts: list[Function], *, every: bool) -> tuple[Type, Function]:
         join = np.logical_and if every else np.logical_or
         return Type.TRUTH, lambda values: reduce(join, (part(values) for part in parts))
 
@@ -206,7 +207,7 @@ class _Reader:
         if isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, (ast.Tuple, ast.List)):
             if not right.elts:
                 raise RooflineError(f"{quote(self.text)} tests membership in an empty list")
-            _, among = self._combined(False, [self._comparison(ast.Eq(), left, entry) for entry in right.elts])
+            _, among = self._combined([self._comparison(ast.Eq(), left, entry) for entry in right.elts], every=False)
             return among if isinstance(op, ast.In) else (lambda values: np.logical_not(among(values)))
         if type(op) not in _COMPARISONS:
             raise RooflineError(f"{quote(self.text)} has a comparison other than < <= > >= == != in")

@@ -92,6 +92,9 @@ def _plain(value: float, dimension: Dimension) -> str:
     return f"{value:g} {dimension.units[0]}".strip()
 
 
+GIB = BINARY["Gi"]
+"""Bytes of a GiB."""
+
 DECIMAL_COUNTS = {"k": 10**3, "m": 10**6, "g": 10**9}
 BINARY_COUNTS = {"K": 2**10, "M": 2**20, "G": 2**30}
 

@@ -20,9 +20,11 @@ from roofline.specs.precision import Precision
 from roofline.specs.schemes import WeightScheme
 from roofline.specs.sublayers import Attention, Mlp
 
-NORM_OPERATIONS = 7
-ACTIVATION_OPERATIONS = 2
+NORM_OPERATIONS, ACTIVATION_OPERATIONS = 7, 2
+"""FLOPs of an element of a norm and of an activation, as LLM-Viewer counts them (hahnyuan/LLM-Viewer)."""
+
 UNCOUNTED = frozenset({"embedding", "embedding_norm", "final_norm", "q_norm", "k_norm", "v_norm"})
+"""Operators that LLM-Viewer leaves out."""
 
 
 class Convention(StrEnum):

@@ -107,7 +107,7 @@ def launch_command(
     found = found if concurrency is None else with_slots(found, slots)
     plan = replace(plan_of(found, server, slots, _longest(found)), tiers=tiers)
     beside = f"  # each of {copies} servers behind a router" if copies > 1 else ""
-    return plan.command(False, needs=False, listen=Listen.UNSAID).line + beside
+    return plan.command(pinned=False, needs=False, listen=Listen.UNSAID).line + beside
 
 
 def refused(scenario: Scenario, slots: int = 1) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roofline.core.errors import RooflineError, alternatives
+from roofline.core.units import GIB
 from roofline.launch.command import CONFIG_FILE, Command
-from roofline.launch.settings import GIB
 from roofline.specs.hardware import Hardware
 from roofline.specs.servers import Server
 from roofline.specs.states import slice_of

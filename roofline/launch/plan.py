@@ -142,6 +142,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     def command(
         self,
+        *,
         pinned: bool = True,
         needs: bool = True,
         node: int = 0,

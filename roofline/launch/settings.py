@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roofline.core.errors import RooflineError
-from roofline.core.units import Dimension, parse_quantity
+from roofline.core.units import GIB, Dimension, parse_quantity
 from roofline.graph.rewrite import Adapter
 from roofline.launch.repository import name_of, released_in
 from roofline.scenario.engine_options import ranks_together
@@ -30,9 +30,6 @@ from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques import check_request
 from roofline.timing.exchanges import exchange_choice
-
-GIB = 2.0**30
-"""Bytes of a GiB."""
 
 NO_OPTION = ("carbon", "fuse", "micro_batches", "sp")
 """Options of a scenario that no engine can be told. The others are read from the scenario as settings, or are not for a

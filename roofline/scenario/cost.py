@@ -17,8 +17,8 @@ from roofline.scenario.energy import device_pools, times
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Reading
 
-HOUR = 3600.0
-MILLION = 1e6
+HOUR, MILLION = 3600.0, 1e6
+"""Seconds of an hour, and the tokens that a cost or an emission is stated for."""
 
 
 def hourly_rent(analysis: Analysis) -> float | None:

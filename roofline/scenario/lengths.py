@@ -139,6 +139,7 @@ class Lengths(Struct, frozen=True, dict=True):
 
 
 SAMPLES = 1000
+"""Quantiles that stand for a distribution of lengths."""
 
 SCATTER = 1 / 9
 """The most that lengths are off a number that is their mean, over it, where they vary as those of benchmarks do.

@@ -90,7 +90,7 @@ def _weights(schedule: Schedule, convention: Convention, reserve: Reserve, sees:
     if model.stored is not None and model.stored.loaded:
         weights += model.stored.left_out.bytes
     if settings.parallel.apart:
-        weights -= weight_bytes(filtered(graph, Part.EXPERTS, True), layers)
+        weights -= weight_bytes(filtered(graph, Part.EXPERTS, inside=True), layers)
     if convention is Convention.LLM_VIEWER:
         weights = viewer_weight_bytes(graph)
     if convention is Convention.PHYSICAL:

@@ -49,8 +49,8 @@ def without(graph: Network, *ends: str) -> Network:
     return replace(graph, sections=tuple(section for section in graph.sections if section.name not in ends))
 
 
-def filtered(graph: Network, part: Part, inside: bool) -> Network:
-    """The graph with only the operators inside (or outside) a part."""
+def filtered(graph: Network, part: Part, *, inside: bool) -> Network:
+    """The graph with only the operators inside a part, or outside of it."""
     sections = (
         replace(section, ops=tuple(op for op in section.ops if part.covers(op) is inside)) for section in graph.sections
     )

@@ -217,21 +217,16 @@ class Phase:
     @cached_property
     def expected_ops(self) -> tuple[Expectation, ...]:
         """The expected time of every operator in the order of `ops`, without host time."""
-        return tuple(
-            Expectation(
-                Estimate(
-                    *(
-                        self._plain(self.engine.kernel_slowdown(self.name) * self._shaped(part, run.step))
-                        for part in estimate
-                    )
-                ).at_least(self._plain(self._shaped(detail.bounds[index], run.step))),
-                (kernel := times.kernels[times.kernel_of[index]]).basis(run.step.queries),
-                kernel.source(run.step.queries),
-                self._plain(self._shaped(detail.inside[times.kernel_of[index]], run.step), bool),
-            )
-            for run, times, detail in self._details
-            for index, estimate in enumerate(times.operators(detail))
-        )
+        slowdown, found = self.engine.kernel_slowdown(self.name), list[Expectation]()
+        for run, times, detail in self._details:
+            for index, estimate in enumerate(times.operators(detail)):
+                row = times.kernel_of[index]
+                kernel, queries = times.kernels[row], run.step.queries
+                time = Estimate(*(self._plain(slowdown * self._shaped(part, run.step)) for part in estimate))
+                bound = self._plain(self._shaped(detail.bounds[index], run.step))
+                inside = self._plain(self._shaped(detail.inside[row], run.step), bool)
+                found.append(Expectation(time.at_least(bound), kernel.basis(queries), kernel.source(queries), inside))
+        return tuple(found)
 
     @cached_property
     def _details(self) -> list[Any]:

@@ -80,25 +80,14 @@ class Question(Struct, frozen=True, dict=True):
 
     def with_(self, changes: Mapping[str, Any]) -> Question:
         """The question with other values; None takes a value back. Raises RooflineError."""
-        values, names, counted = dict(self.values), dict(self.written), self.counted
         new = by_name(changes, OBJECTS)
         if isinstance(new.get("precision"), str):  # "fp8" names a scheme
             if "quant" in new:
                 raise RooflineError("precision and quant name the same: give one of them")
             new["quant"] = new.pop("precision")
-        if counted > 1:
-            for name in self.laid:
-                values.pop(name, None)
-            counted = 1 if not new.keys().isdisjoint(("hw", *self.laid & {"tp", "pp"})) else counted
-        server = self.server
-        if "hw" in new and server and "network" in values:  # without the servers of other hardware
-            values["network"] = values["network"].removeprefix(f"nvl{server}").removeprefix(",")
-            if not values["network"]:
-                del values["network"]
-        if "hw" in new and "with" not in new and "with" in values:  # without the second device of other hardware
-            values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] not in (MIXED, UNEQUAL))
-            if not values["with"]:
-                del values["with"]
+        values, names, counted, server = self._kept(new), dict(self.written), self.counted, self.server
+        if not new.keys().isdisjoint(("hw", *self.laid & {"tp", "pp"})):
+            counted = 1
         if isinstance(new.get("hw"), str) and len(joined_devices(new["hw"])) > 1:
             new = _mixed(new, values)
         for name, value in sorted(new.items(), key=lambda change: change[0] == "hw"):
@@ -127,6 +116,17 @@ class Question(Struct, frozen=True, dict=True):
             layout = {"dp": counted // needed} if needed else default_layout(found, counted)
             return replace(found, values={**values, **layout}, laid=frozenset(layout))
         return found
+
+    def _kept(self, new: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that stay beside new ones: without a layout, and of new hardware without what the old one set."""
+        values = {name: value for name, value in self.values.items() if name not in self.laid}
+        if "hw" not in new:
+            return values
+        if self.server and "network" in values:
+            values["network"] = values["network"].removeprefix(f"nvl{self.server}").removeprefix(",")
+        if "with" not in new and "with" in values:
+            values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] not in (MIXED, UNEQUAL))
+        return {name: value for name, value in values.items() if name not in ("network", "with") or value}
 
     def with_degrees(self, degrees: Mapping[str, Any]) -> Question:
         """The question with these degrees of parallelism in place of a layout of its count."""

@@ -22,17 +22,14 @@ from roofline.scenario.options import OPTIONS, Options, by_name
 from roofline.scenario.question import OBJECTS, Question
 from roofline.scenario.resolution import resolve
 from roofline.scenario.settings import Settings
+from roofline.specs.checkpoint import run_precision
 from roofline.specs.engine import Engine, resolve_engine
-from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.images import EncodedImage
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.servers import check_setting
 from roofline.specs.states import check_linked
-
-INTEGER = find_format("int8")
-"""The format to which some engines quantize activations that meet integer weights."""
 
 
 class Scenario:
@@ -334,33 +331,10 @@ class Scenario:
 
     @cached_property
     def run_precision(self) -> Precision:
-        """The formats that the engine computes in.
-
-        Some engines quantize the inputs of integer weights to 8 bits, and those of MXFP4 weights to MXFP4; the experts
-        of models that were released with MXFP4 experts alone keep inputs of 16 bits. Activations in FP8 or FP4 that the
-        hardware does not multiply stay in 16 bits where the engine has a weight-only kernel (Marlin for NVFP4 on
-        Hopper). Of all vendors' hardware only NVIDIA's multiplies NVFP4.
-        """
-        precision, hardware, linear = self.precision, self.hardware, self.precision.weights.linear
-        if linear is None or self.convention is not Convention.PHYSICAL or precision.compute is not None:
-            return precision
-        narrow = precision.activations
-        foreign = narrow.name == "nvfp4" and hardware.vendor != "NVIDIA"
-        unmultiplied = narrow.arithmetic.startswith("fp") and not hardware.supports(narrow.arithmetic)
-        if (foreign or unmultiplied) and linear.name in self.profile.weight_only:
-            return replace(precision, activations=precision.base)
-        experts = self.model.quantization == "mxfp4" and bool(self.model.formats or self.model.unquantized)
-        quantized = linear.name == "mxfp4" and narrow == precision.base and not experts
-        if quantized and hardware.family in self.profile.mxfp4_activations:
-            return replace(precision, activations=linear)
-        if (
-            linear.arithmetic != INTEGER.arithmetic
-            or precision.activations != precision.base  # as the user asks
-            or not {hardware.vendor, hardware.kind} & set(self.profile.int8_activations)
-            or not hardware.supports(INTEGER.arithmetic)
-        ):
-            return precision
-        return replace(precision, activations=INTEGER, queries=precision.attention)
+        """The formats that the engine computes in; those of the scenario in LLM-Viewer's convention."""
+        if self.convention is not Convention.PHYSICAL:
+            return self.precision
+        return run_precision(self.precision, self.model, self.hardware, self.profile)
 
     @property
     def _encoder(self) -> bool:

@@ -325,7 +325,7 @@ class Schedule:
         """The projections of keys and values of the layers that a decoded token skips."""
         if not self.settings.propagate_keys or self.settings.depth == 1:
             return ()
-        skipped = filtered(truncated(self.networks[1], 1 - self.settings.depth), Part.KEYS, True)
+        skipped = filtered(truncated(self.networks[1], 1 - self.settings.depth), Part.KEYS, inside=True)
         if not skipped.sections:
             return ()
         return (run._replace(placement=self._place(skipped, self.decoder), label="skipped", host="none"),)
@@ -340,9 +340,9 @@ class Schedule:
         label, graph = f"{run.label} host".strip(), run.placement.network
         passes: list[Pass] = []
         if host.part is not Part.ALL:
-            rest = self._place(filtered(graph, host.part, False), run.placement.hardware)
+            rest = self._place(filtered(graph, host.part, inside=False), run.placement.hardware)
             passes.append(run._replace(placement=rest))
-            graph = replace(filtered(graph, host.part, True), compute=host.compute or graph.compute)
+            graph = replace(filtered(graph, host.part, inside=True), compute=host.compute or graph.compute)
         if host.work < 1:
             own = self._place(graph, run.placement.hardware)
             passes.append(run._replace(placement=own, repeat=run.repeat * (1 - host.work)))

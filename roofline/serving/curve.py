@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -158,14 +158,10 @@ def serve(
     if any(value is not None for value in of_sessions.values()):
         return _of_sessions(scenario, of_sessions, {"load": load, "values": values, "scheduler": scheduler, **options})
     scenario = served_scenario(scenario)
-    asked = {name: LOAD_OPTIONS[name].usual for name in LOAD_OPTIONS} | _read(options)
-    if load is None:
-        if values is not None:
-            raise RooflineError("values are those of a Load: give concurrency or rate itself a list of them")
-        load, values = _load_of(asked)
-    elif given := sorted(ARRIVALS & _read(options).keys()):
-        raise RooflineError(f"{beside(given)} a load")
-    load = object_of(load, Load, "a load is a Load, or keywords such as concurrency=4").of(scenario)
+    given = _read(options)
+    asked = {name: LOAD_OPTIONS[name].usual for name in LOAD_OPTIONS} | given
+    load, values = _load_asked(load, values, asked, given.keys())
+    load = load.of(scenario)
     requests, seed = asked["simulate"], asked["seed"]
     targets = (asked["ttft"] or math.inf, asked["tpot"] or math.inf)
     if scenario.model.task == "encode" and math.isfinite(targets[1]):
@@ -173,32 +169,37 @@ def serve(
     points = _points(load, values)
     if load.arrivals is Arrivals.CLOSED:
         scenario = scenario.laid_out_for(max(points))
-    quick = load.arrivals in VARIED and requests is None and load.rounds is None
-    _check_simulated(load, requests, seed, quick)
+    steady_state = load.arrivals in VARIED and requests is None and load.rounds is None
+    _check_simulated(load, requests, seed, steady_state)
     if scheduler is not None:
         object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
     elif untold and scenario.drafted:
-        each = max(scenario.drafted // scenario.settings.parallel.data, 1)
-        scheduler = replace(scenario.profile.scheduler, sequences=each)
+        scheduler = _with_default_drafts(scenario)
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
     deployment = deployment_of(scenario, load, pools_of(asked["disaggregation"]), scheduler)
     if (written := asked["beside"]) is not None:
-        if isinstance(deployment, Tandem) or quick:
+        if isinstance(deployment, Tandem) or steady_state:
             raise RooflineError(
                 "unequal replicas are simulated with prefill and decode together: omit disaggregation, and say how many"
                 " requests to simulate, such as 500",
                 options=["beside", "simulate"],
             )
         deployment = replace(deployment, beside=replicas_beside(scenario, written, load, scheduler))
-    if quick:
+    if steady_state:
         found = outcomes_at(deployment, load, points, targets)
     else:
         count = requests or DEFAULT_REQUESTS
         found = tuple(_simulated(deployment, _at(load, value), count, seed, targets) for value in points)
     if isinstance(deployment, Tandem):
-        return Curve(deployment.decode, load, points, found, not quick, deployment, targets)
-    return Curve(deployment, load, points, found, not quick, targets=targets)
+        return Curve(deployment.decode, load, points, found, not steady_state, deployment, targets)
+    return Curve(deployment, load, points, found, not steady_state, targets=targets)
+
+
+def _with_default_drafts(scenario: Scenario) -> Scheduler:
+    """The engine's scheduler with as many requests on each rank as it runs with drafts unless told more."""
+    each = max(scenario.drafted // scenario.settings.parallel.data, 1)
+    return replace(scenario.profile.scheduler, sequences=each)
 
 
 def _of_sessions(scenario: Scenario, sessions: Mapping[str, Any], load: Mapping[str, Any]) -> SessionCurve:
@@ -308,6 +309,19 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _load_asked(
+    load: Load | None, values: Sequence[float] | None, asked: Mapping[str, Any], given: Set[str]
+) -> tuple[Load, Sequence[float] | None]:
+    """The load and its values: those of options, of which some were `given`, or an object without such options."""
+    if load is None:
+        if values is not None:
+            raise RooflineError("values are those of a Load: give concurrency or rate itself a list of them")
+        return _load_of(asked)
+    if both := sorted(ARRIVALS & given):
+        raise RooflineError(f"{beside(both)} a load")
+    return object_of(load, Load, "a load is a Load, or keywords such as concurrency=4"), values
+
+
 def _load_of(asked: Mapping[str, Any]) -> tuple[Load, Sequence[float] | None]:
     """The load of options, and its values where it has several."""
     values = None
@@ -360,7 +374,7 @@ def _points(load: Load, values: Sequence[float] | None) -> tuple[float, ...]:
     return points
 
 
-def _check_simulated(load: Load, requests: int | None, seed: int, quick: bool) -> None:
+def _check_simulated(load: Load, requests: int | None, seed: int, steady_state: bool) -> None:
     """Raise RooflineError for options of a simulation that the run of a load does not have."""
     if requests is not None and (load.arrivals not in VARIED or load.rounds is not None):
         other = "rounds" if load.rounds is not None else load.arrivals
@@ -371,13 +385,13 @@ def _check_simulated(load: Load, requests: int | None, seed: int, quick: bool) -
         )
     if len(load.tenants) == 1:
         raise RooflineError("one tenant sends all requests: give the shares of two or more", options=["tenants"])
-    if quick and (load.policy != FCFS or load.tenants or load.loss):
+    if steady_state and (load.policy != FCFS or load.tenants or load.loss):
         given = "policy" if load.policy != FCFS else "tenants" if load.tenants else "loss"
         raise RooflineError(
             f"a steady state has no {given}: say how many requests to simulate, such as 500", options=["simulate"]
         )
-    if seed and (quick or load.trace is not None):
-        why = "a steady state" if quick else "a trace"
+    if seed and (steady_state or load.trace is not None):
+        why = "a steady state" if steady_state else "a trace"
         raise RooflineError(
             f"{why} draws no requests: omit seed, or simulate a number of them", options=["seed", "simulate"]
         )

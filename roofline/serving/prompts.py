@@ -89,36 +89,18 @@ def seconds(times: Times, tokens: Any, number: Any) -> Array:
 
 def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Prompts:
     """The chain of waiting tokens; prompts arrive in batches, whose sizes are geometric with the mean `batch`."""
-    states = np.arange(float(STATES))
     room = np.maximum(times.room_at(number), 1.0)
-    lengths, ranks = times.lengths, times.ranks
+    ranks = times.ranks
     batch = 1 + (batch - 1) / ranks
     full, decode, (base, slope) = times.filled(number), times.at(number), times.base_and_slope(number)
     # At the utilisation `used` of 1 or more the chain has no stationary distribution.
     rate = np.minimum(rate, FULL * room / (times.mean * full))
     used = rate * times.mean * full / room
     room = room / ranks
-    # The states reach to about six times the mean queue of an M/G/1, of one rank.
-    expected = rate / ranks * times.mean * (decode + base) / (1 - used)
-    expected = expected + used / (1 - used) * (times.mean * (times.square + 2 * batch - 2) + room) / 4
-    expected = expected + times.mean * (batch - 1)
-    wide = np.minimum((6 * expected + 2 * lengths.max()) / STATES, times.mean)
-    unit = np.minimum(wide, room)
-    if lengths.size == 1:  # a whole number of states
-        wide, unit = (times.mean / np.ceil(times.mean / each - 1e-9) for each in (wide, unit))
-    # So is a step's room, where it is few states.
-    unit = np.where(room < COARSE * unit, room / np.ceil(room / unit - 1e-9), unit)
-    # Where the room is so little that a prompt would be beyond the last state, a state takes several steps.
-    unit = np.where(lengths.max() < STATES * unit, unit, wide)
-    tokens = states * unit[:, np.newaxis]  # (points, states)
+    unit = _unit(times, rate, batch, used, room, decode + base)
+    tokens = np.arange(float(STATES)) * unit[:, np.newaxis]  # (points, states)
     taken = np.minimum(tokens, np.maximum(times.taken(tokens, number[:, np.newaxis]), 1.0))
-    # Fourier transforms of the prompts' tokens, each split between the two states next to it.
-    place = np.maximum(lengths / unit[:, np.newaxis], 1.0)  # a prompt, however short, takes a step
-    whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, TINY)
-    place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
-    one: Any = np.fft.rfft(_split(place))  # (points, frequencies)
-    many = batch[:, np.newaxis]
-    one = one / (many - (many - 1) * one)
+    one = _transforms(times, unit, batch)
     left = (tokens - taken) / unit[:, np.newaxis]
     # What is left, however little, takes a step; of a state that takes several, what is left on average.
     left = np.where((left > 1e-9) & (left < 1) & (unit < room * (1 + 1e-9))[:, np.newaxis], 1.0, left)
@@ -157,6 +139,39 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     if times.alone and ranks == 1 and times.steps:
         dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.square - 1), 1.0)
     return Prompts(length.T, share.T, unit, room, token, waiting, cycle, busy, still, others, dispersion, late)
+
+
+def _unit(times: Times, rate: Array, batch: Array, used: Array, room: Array, step: Array) -> Array:
+    """The tokens of a state by point, of rates below saturation.
+
+    `used` is the utilisation, `room` the most tokens of a step of one rank, and `step` its seconds with few of them.
+    """
+    lengths, ranks = times.lengths, times.ranks
+    # The states reach to about six times the mean queue of an M/G/1, of one rank.
+    expected = rate / ranks * times.mean * step / (1 - used)
+    expected = expected + used / (1 - used) * (times.mean * (times.square + 2 * batch - 2) + room) / 4
+    expected = expected + times.mean * (batch - 1)
+    wide = np.minimum((6 * expected + 2 * lengths.max()) / STATES, times.mean)
+    unit = np.minimum(wide, room)
+    if lengths.size == 1:  # a prompt is a whole number of states
+        wide, unit = (times.mean / np.ceil(times.mean / each - 1e-9) for each in (wide, unit))
+    # So is a step's room, where it is few states.
+    unit = np.where(room < COARSE * unit, room / np.ceil(room / unit - 1e-9), unit)
+    # Where the room is so little that a prompt would be beyond the last state, a state takes several steps.
+    return np.asarray(np.where(lengths.max() < STATES * unit, unit, wide))
+
+
+def _transforms(times: Times, unit: Array, batch: Array) -> Any:
+    """Fourier transforms of the tokens of a batch of prompts (points, frequencies), in states of `unit` tokens.
+
+    Each prompt is split between the two states next to it; batches are geometric with the mean `batch`.
+    """
+    place = np.maximum(times.lengths / unit[:, np.newaxis], 1.0)  # a prompt, however short, takes a step
+    whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, TINY)
+    place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
+    one: Any = np.fft.rfft(_split(place))
+    many = batch[:, np.newaxis]
+    return one / (many - (many - 1) * one)
 
 
 def _count(times: Times, tokens: Array, unit: Array) -> Array:

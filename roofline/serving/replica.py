@@ -30,6 +30,8 @@ from roofline.serving.load import Load
 from roofline.serving.sessions.tiers import parse_tiers
 from roofline.serving.steps import StepTimes
 from roofline.specs.hardware import Hardware
+from roofline.specs.model import Model
+from roofline.specs.reserve import Reserve
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 
 ALL_MODELS = "alpaserve"
@@ -161,17 +163,41 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     The limits of the scenario's settings hold with either. Raises DoesNotFitError where the model does not fit, or not
     even the shortest request, and RooflineError where a request is longer than the limit.
     """
-    engine, hardware, parallel = scenario.profile, scenario.hardware, scenario.settings.parallel
+    engine, parallel = scenario.profile, scenario.settings.parallel
     if (copies := copies_of(parallel)) > 1:
         one = scenario.changed(settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
         return replace(replica_of(one, load, scheduler), copies=copies)
-    policy = scheduler or engine.scheduler
-    encodes = scenario.model.task == "encode" or scenario.model.tower_kind == "encoder"
+    policy, settings = _policy_of(scenario, load, scheduler or engine.scheduler)
+    policy, adapters = with_slots(scenario, policy)
+    reserve = settings.reserved(engine.memory.on(scenario.hardware), scenario.model)
+    model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
+    capacity = _capacity_of(scenario, load, model, settings, reserve, adapters)
+    _check_requests(scenario, load, settings.longest, capacity)
+    policy = _with_states(engine.name, policy, settings.sequences, capacity, reserve)
+    longest, budget = load.longest, policy.tokens
+    chunk = min(budget or longest, max(longest, budget or 0))
+    step = scenario.changed(batch=1).tower_step if scenario.images else None
+    density = 0.0 if step is None else step.batch / load.means[0]
+    steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64), density=density)
+    policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
+    kv_tokens = min(_room(scenario, capacity, load.held) * parallel.data, UNLIMITED)
+    ahead = (reserve.pass_tokens(model.max_context) or 0) * reserve.in_flight
+    logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
+    logged = None if logged is None else logged * parallel.data
+    return Replica(steps, policy, int(kv_tokens), logged, capacity=capacity)
+
+
+def _policy_of(scenario: Scenario, load: Load, policy: Scheduler) -> tuple[Scheduler, Settings]:
+    """A policy on the ranks of a scenario with the limits of its settings, and the settings with those of the policy.
+
+    Raises RooflineError for prompts in pieces where the engine computes them whole.
+    """
+    engine, encodes = scenario.profile, scenario.model.task == "encode" or scenario.model.tower_kind == "encoder"
     if encodes:
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
-    policy = policy.for_ranks(parallel.data)
+    policy = policy.for_ranks(scenario.settings.parallel.data)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     if policy.whole and settings.piece:
         raise RooflineError(
@@ -179,18 +205,25 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
             options=["long_prefill_token_threshold"],
         )
     pause, piece = (settings.interval or policy.pause + 1) - 1, settings.piece or policy.piece
-    policy = replace(policy, pause=pause, piece=piece)
     budget = budget_of(scenario, policy)
     if policy.whole and budget:  # a step has room for the longest prompt, of an encoder for the longest sequence (vLLM)
         limit = scenario.settings.longest_of(scenario.model) if encodes else None
         budget = max(budget, math.ceil(load.longest), limit or 0)
-    limits = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
-    policy, adapters = with_slots(scenario, limits)
-    model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
-    reserve = settings.reserved(engine.memory.on(hardware), scenario.model)
+    sequences = settings.sequences or policy.sequences
+    return replace(policy, pause=pause, piece=piece, tokens=budget, sequences=sequences), settings
+
+
+def _capacity_of(
+    scenario: Scenario, load: Load, model: Model, settings: Settings, reserve: Reserve, adapters: float
+) -> Capacity:
+    """The memory of a rank, with the models of all tenants that it serves and `adapters`, in bytes.
+
+    `model` has the longest sequence of the `settings`. Raises DoesNotFitError where nothing is left for a KV cache.
+    """
+    parallel = settings.parallel
     capacity = kv_capacity(
         model,
-        hardware,
+        scenario.hardware,
         scenario.run_precision,
         parallel,
         reserve,
@@ -202,57 +235,59 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     )
     models = (load.models or max(len(load.tenants), 1)) if load.policy == ALL_MODELS else 1
     capacity = replace(capacity, weights=models * capacity.weights + adapters)
-    if capacity.cache <= 0:
-        where = f"{parallel.devices} {hardware.title or hardware.name}"
-        where = hardware_name(scenario) if settings.mixed else where
-        raise DoesNotFitError(
-            f"{scenario.model.name} does not fit on {where}: {-capacity.cache / 1e9:.1f} GB of each device are missing",
-            scenario,
-            load,
-        )
+    if capacity.cache > 0:
+        return capacity
+    where = f"{parallel.devices} {scenario.hardware.title or scenario.hardware.name}"
+    where = hardware_name(scenario) if settings.mixed else where
+    raise DoesNotFitError(
+        f"{model.name} does not fit on {where}: {-capacity.cache / 1e9:.1f} GB of each device are missing",
+        scenario,
+        load,
+    )
 
-    def room(length: float) -> int:
-        """The tokens that fit on a rank in sequences of that length."""
-        found = None if scenario.model.task == "encode" else capacity.tokens_of(length)
-        return UNLIMITED if found is None else found
 
-    kv_tokens = min(room(load.held) * parallel.data, UNLIMITED)
-    longest, limit = load.longest, settings.longest
-    if limit is not None and longest > limit:
-        raise RooflineError(f"the longest request, {longest:.0f} tokens, is longer than max_model_len {limit}")
-    if limit is not None and limit > room(limit):
+def _room(scenario: Scenario, capacity: Capacity, length: float) -> int:
+    """The tokens that fit on a rank in sequences of `length` tokens."""
+    found = None if scenario.model.task == "encode" else capacity.tokens_of(length)
+    return UNLIMITED if found is None else found
+
+
+def _check_requests(scenario: Scenario, load: Load, limit: int | None, capacity: Capacity) -> None:
+    """Raise RooflineError for requests longer than the `limit` of a sequence, and DoesNotFitError where none fits."""
+    if limit is not None and load.longest > limit:
+        raise RooflineError(f"the longest request, {load.longest:.0f} tokens, is longer than max_model_len {limit}")
+    if limit is not None and limit > _room(scenario, capacity, limit):
         raise DoesNotFitError(
-            f"{engine.name} does not start: a sequence of max_model_len {limit} does not fit in memory"
+            f"{scenario.profile.name} does not start: a sequence of max_model_len {limit} does not fit in memory"
         )
     least = load.shortest
-    if least > room(least):
+    if least > (room := _room(scenario, capacity, least)):
         raise DoesNotFitError(
             f"no request fits: {least:.0f} tokens of prompt and output, and the KV cache of a device has room for"
-            f" {room(least)}",
+            f" {room}",
             scenario,
             load,
         )
+
+
+def _with_states(engine: str, policy: Scheduler, asked: int | None, capacity: Capacity, reserve: Reserve) -> Scheduler:
+    """The policy with at most as many sequences as there is room for recurrent states.
+
+    Raises DoesNotFitError where that is none, or fewer than were `asked` for of an engine that then does not start.
+    """
     states = capacity.states if reserve.states else None
     if states is not None and states < policy.sequences:
-        if settings.sequences:
+        if asked:
             raise DoesNotFitError(
-                f"{engine.name} does not start with max_num_seqs {settings.sequences}: {max(states, 0)} sequences have"
+                f"{engine} does not start with max_num_seqs {asked}: {max(states, 0)} sequences have"
                 " room for their recurrent states"
             )
         policy = replace(policy, sequences=states)
     if capacity.running is not None and capacity.running < (policy.sequences or math.inf):
         if not capacity.running:
-            raise DoesNotFitError(f"{engine.name} does not start: its pool of states has room for no sequence")
+            raise DoesNotFitError(f"{engine} does not start: its pool of states has room for no sequence")
         policy = replace(policy, sequences=capacity.running)
-    chunk = min(budget or longest, max(longest, budget or 0))
-    step = scenario.changed(batch=1).tower_step if scenario.images else None
-    density = 0.0 if step is None else step.batch / load.means[0]
-    steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64), density=density)
-    policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
-    ahead = (reserve.pass_tokens(model.max_context) or 0) * reserve.in_flight
-    logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
-    logged = None if logged is None else logged * parallel.data
-    return Replica(steps, policy, int(kv_tokens), logged, capacity=capacity)
+    return policy
 
 
 def with_slots(scenario: Scenario, policy: Scheduler) -> tuple[Scheduler, float]:

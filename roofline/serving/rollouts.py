@@ -21,6 +21,7 @@ MOST = 1000
 """The most steps, and the most requests that are begun for one."""
 
 MOST_REQUESTS = 10**6
+"""The most rollouts of all steps: a simulation of more would take hours."""
 
 
 def parse_rollouts(text: str) -> Rollouts:

@@ -146,7 +146,7 @@ class StepTimes:
         """Bytes of the weights of a device."""
         return float(self._answer.memory.weights)
 
-    def _phase(self, decode: bool) -> Phase:
+    def _phase(self, *, decode: bool) -> Phase:
         answer: Analysis = self._answer
         return answer.decode if decode and answer.decode is not None else answer.prefill
 
@@ -159,10 +159,10 @@ class StepTimes:
         tiles = geometric(1, max(chunk * self.density, 2.0), BATCHES)
         own = Step(tiles, np.full_like(tiles, step.queries), np.zeros_like(tiles))
         run = self._answer.schedule.prefill(Step(1, 1, 0), own)[0]
-        seconds = resolve(self._phase(False).timed(run).deferred(run.step, "prefill", "none")).mid
+        seconds = resolve(self._phase(decode=False).timed(run).deferred(run.step, "prefill", "none")).mid
         self.tower = Curve(np.append(0.0, tiles), np.append(0.0, seconds))
 
-    def _runs(self, rows: Array, columns: Array, decode: bool) -> tuple[Pass, ...]:
+    def _runs(self, rows: Array, columns: Array, *, decode: bool) -> tuple[Pass, ...]:
         """The passes of decode steps of `rows` sequences a rank, or of chunks of `rows` tokens."""
         row, column = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
         schedule, one = self._answer.schedule, np.ones(row.size)
@@ -194,31 +194,33 @@ class StepTimes:
         spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
         self.kernels = 0.0
         for part, main in mains.items():
-            one = self._phase(True).timed(main)
+            one = self._phase(decode=True).timed(main)
             names = _names(one)
             head = np.array([name[0] == HEAD for name in names])
             shared, prompt = np.zeros_like(head), prompts.get(part)
             if prompt is not None:
-                other = self._phase(False).timed(prompt)
+                other = self._phase(decode=False).timed(prompt)
                 by_tokens = {name for name, alone in zip(_names(other), _by_tokens(other), strict=True) if alone}
                 shared = np.array([name in by_tokens for name in names]) & _by_tokens(one) & ~head
                 common = {name for name, is_shared in zip(names, shared, strict=True) if is_shared}
                 own = np.array([name not in common and name[0] != HEAD for name in _names(other)])
-                of_prefill = of_prefill + self._seconds(prompt, False, of_prefill.shape, own)
+                of_prefill = of_prefill + self._seconds(prompt, of_prefill.shape, own, decode=False)
             self._add_shared_times(one, main, shared, head)
             self.kernels += one.number * float(np.max(main.repeat)) / whole
             if decode:
-                of_decode = of_decode + self._seconds(main, True, shape, ~shared & ~head)
+                of_decode = of_decode + self._seconds(main, shape, ~shared & ~head, decode=True)
             if self.scenario.settings.mixed:
                 spent.append(float(one.spent(one.detail(TYPICAL)).sum() * np.max(main.repeat)))
         self.slowest = max(spent) / sum(spent) if spent else self.slowest
-        drafts = [(float(np.max(run.repeat)), self._phase(True).timed(run)) for run in before if run.host == "draft"]
+        drafts = [
+            (float(np.max(run.repeat)), self._phase(decode=True).timed(run)) for run in before if run.host == "draft"
+        ]
         self.drafts = sum(repeat for repeat, _ in drafts)
         self.draft_kernels = sum(repeat * timing.number for repeat, timing in drafts)
         for run in before:
-            of_decode = of_decode + self._seconds(run, True, shape)
+            of_decode = of_decode + self._seconds(run, shape, decode=True)
         for run in ahead:
-            of_prefill = of_prefill + self._seconds(run, False, of_prefill.shape)
+            of_prefill = of_prefill + self._seconds(run, of_prefill.shape, decode=False)
         self.decode, self.prefill = Table(*sequences, of_decode), Table(*pieces, of_prefill)
 
     def _add_shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
@@ -252,9 +254,9 @@ class StepTimes:
         self.experts, self.late_experts = self.experts + (of_experts - hidden), self.late_experts + of_late
         self.head = self.head + spent[head].sum(axis=0)
 
-    def _seconds(self, run: Pass, decode: bool, shape: tuple[int, ...], rows: Any = slice(None)) -> Array:
+    def _seconds(self, run: Pass, shape: tuple[int, ...], rows: Any = slice(None), *, decode: bool) -> Array:
         """Seconds of the kernels `rows` of a pass, at each point of a grid."""
-        timing = self._phase(decode).timed(run)
+        timing = self._phase(decode=decode).timed(run)
         seconds = timing.spent(timing.detail(run.step))[rows].sum(axis=0) * run.repeat
         return np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds), run.step.shape)).reshape(shape)
 
@@ -365,8 +367,8 @@ class StepTimes:
         columns = np.array([256.0, 2048.0, 16384.0])
         for name, rows in (("decode", geometric(1, 1024, 4)), ("prefill", geometric(64, 16384, 4))):
             decode, total = name == "decode", Estimate(0.0, 0.0, 0.0)
-            phase = self._phase(decode)
-            for run in self._runs(rows, columns, decode):
+            phase = self._phase(decode=decode)
+            for run in self._runs(rows, columns, decode=decode):
                 timing = phase.timed(run, replace(phase.engine, spread=self.scenario.profile.spread))
                 total += resolve(timing.deferred(run.step, name)) * run.repeat
             found += [Table(rows, columns, (end / total.mid).reshape(rows.size, -1)) for end in (total.low, total.high)]

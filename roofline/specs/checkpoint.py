@@ -92,6 +92,39 @@ def precision_of(
     return _precision_of(model, hardware, resolve_engine(hardware, engine, model), tuple(requested.items()))
 
 
+INTEGER = find_format("int8")
+"""The format to which some engines quantize the inputs of layers with integer weights."""
+
+
+def run_precision(precision: Precision, model: Model, hardware: Hardware, engine: Engine) -> Precision:
+    """The formats in which an engine computes with the formats that were asked for or released.
+
+    Inputs of linear layers differ from these in three cases:
+
+    * FP8 or FP4 inputs that the hardware does not multiply stay in 16 bits where the engine has a weight-only kernel
+      (Marlin for NVFP4 on Hopper). Of all vendors' hardware only NVIDIA's multiplies NVFP4.
+    * Some engines quantize 16-bit inputs of MXFP4 weights to MXFP4; not where a model was released with MXFP4 experts
+      alone, whose inputs keep 16 bits.
+    * Some engines quantize 16-bit inputs of integer weights to 8-bit integers.
+    """
+    linear, inputs = precision.weights.linear, precision.activations
+    if linear is None or precision.compute is not None:
+        return precision
+    foreign = inputs.name == "nvfp4" and hardware.vendor != "NVIDIA"
+    unmultiplied = inputs.arithmetic.startswith("fp") and not hardware.supports(inputs.arithmetic)
+    if (foreign or unmultiplied) and linear.name in engine.weight_only:
+        return replace(precision, activations=precision.base)
+    if inputs != precision.base:  # as the user asks
+        return precision
+    experts_alone = model.quantization == "mxfp4" and bool(model.formats or model.unquantized)
+    if linear.name == "mxfp4" and not experts_alone and hardware.family in engine.mxfp4_activations:
+        return replace(precision, activations=linear)
+    quantizes = not {hardware.vendor, hardware.kind}.isdisjoint(engine.int8_activations)
+    if linear.arithmetic == INTEGER.arithmetic and quantizes and hardware.supports(INTEGER.arithmetic):
+        return replace(precision, activations=INTEGER, queries=precision.attention)
+    return precision
+
+
 def only_cache(model: Model, engine: Engine) -> str | None:
     """The format of the only KV cache of a model that an engine's kernels read; None where there are several."""
     mixers = [group.layer.mixer for group in model.groups]

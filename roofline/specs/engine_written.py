@@ -9,8 +9,9 @@ import yaml
 from msgspec import Struct, to_builtins
 
 from roofline.core.parameters import Parameter, Unit
+from roofline.core.units import GIB
 from roofline.specs.engine import PARAMETERS, Engine
-from roofline.specs.reserve import GIB, NO_RESERVE, SIZES
+from roofline.specs.reserve import NO_RESERVE, SIZES
 from roofline.specs.scheduler import PLAIN_SCHEDULER, TIMES
 
 PLAIN = Engine("plain")

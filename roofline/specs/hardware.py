@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from roofline.core.checked import Checked, Count, NotNegative, Positive, Share
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote, suggest
-from roofline.core.units import si
+from roofline.core.units import GIB, si
 from roofline.specs.host import Host
 from roofline.specs.library import bundled_folder, modified, spec_files, spec_path, written
 from roofline.specs.network import Fabric, Network, network_of_kind
@@ -374,7 +374,7 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
         named_size = f"{found.name}-{size}gb"
         found = replace(found, name=named_size, title=f"{found.title}, {size} GB", memory_capacity=1e9 * size)
     if (macos := named.changes.get("macos")) is not None:
-        visible = unified_share(found.memory_capacity, macos) * found.memory_capacity / 1e9 * 2**30
+        visible = unified_share(found.memory_capacity, macos) * found.memory_capacity / 1e9 * GIB
         title = f"{found.title}, macOS {macos}"
         found = replace(found, name=f"{found.name}-macos{macos}", title=title, memory_visible=visible)
     return found, named.devices

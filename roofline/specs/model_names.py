@@ -88,13 +88,13 @@ def made_name(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _read(text: str, files: Files, with_maker: bool = True) -> Named:
+def _read(text: str, files: Files, *, with_maker: bool = True) -> Named:
     entries, makers = index(files)
     may_name = PLAIN.fullmatch(text) is not None
     bare = _HUB.sub("", _SERVED.sub("", text.strip()))
     if (listing := _MAKER.match(bare)) is not None:
         with suppress(UnknownNameError):  # llama3.1: 8b is a family and a size
-            return _read(bare[listing.end() :], files, with_maker)
+            return _read(bare[listing.end() :], files, with_maker=with_maker)
     plain = _PLUS.sub("-plus", bare)  # Command R+
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
@@ -127,7 +127,7 @@ def _read(text: str, files: Files, with_maker: bool = True) -> Named:
     if (revision := _REVISION.search(text)) is not None:
         with suppress(UnknownNameError):
             word = revision[0].strip("- ")
-            meant = _read(text[: revision.start()] + text[revision.end() :], files, False)
+            meant = _read(text[: revision.start()] + text[revision.end() :], files, with_maker=False)
             return meant if word[-1].isdigit() else replace(meant, without=word)  # a date has the same architecture
     for _, spellings, tail in named:
         if (only := _only(spellings, tail, entries)) is not None:
@@ -135,7 +135,7 @@ def _read(text: str, files: Files, with_maker: bool = True) -> Named:
     for start in [match.start() for match in found[1:3] if with_maker]:
         own = {entry.name for entry in entries if begins(plain[:start], entry.owner)}
         with suppress(RooflineError):  # Google Gemma 3, Z.AI GLM, Moonshot Kimi: the beginning of the owner's name
-            if (made := _read(plain[start:], files, False)).name in own:
+            if (made := _read(plain[start:], files, with_maker=False)).name in own:
                 return made
     head, _, file_type = text.rpartition(":")
     if GGUF in head.lower():

@@ -18,13 +18,12 @@ from msgspec.structs import replace
 
 from roofline.core.checked import Checked
 from roofline.core.errors import RooflineError, located, quote
+from roofline.core.units import GIB
 from roofline.specs.engine_versions import version_in
 from roofline.specs.hardware import Hardware, unified_share
 from roofline.specs.library import as_mapping
 from roofline.specs.records import record
 from roofline.specs.version import Version
-
-GIB = 2.0**30
 
 NOMINAL_SHARES = {"NVIDIA": 0.99, "AMD": 1.0}
 """Fraction of n GiB that a runtime reports for a card of nominally n GB.
@@ -85,6 +84,8 @@ class DeviceSize(Checked, frozen=True):
 
 
 MANY = 4
+"""Tensor-parallel ranks from which SGLang captures CUDA graphs for more sequences (_handle_gpu_memory_settings in
+python/sglang/srt/server_args.py)."""
 
 
 class Outside(Checked, frozen=True):
@@ -119,6 +120,8 @@ class Outside(Checked, frozen=True):
 
 
 WIDE, LARGE, VISION = 300, 60, 0.95
+"""Sequences in graphs, GiB of a device, and the factor for a vision encoder at which SGLang's rule changes (the same
+file, with adjust_mem_fraction_for_vlm)."""
 
 CLIP = 24 * 1024**2
 """Layers times the squared width of CLIP's ViT-L."""

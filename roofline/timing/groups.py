@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -39,63 +39,63 @@ def kernel_groups(
     hardware = placement.hardware
     if engine["memory"] != 1:
         hardware = _with_bandwidth(hardware, engine["memory"])
-    alone = placement.nodes == ONE_NODE
+    one_node = placement.nodes == ONE_NODE
     grouped: dict[Any, list[int]] = {}
     for index, entry in enumerate(kernels):
         if entry.shape is not None:
-            across = (0, False) if alone else _across_nodes(entry, placement)
+            across = None if one_node else _across_nodes(entry, placement)
             key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"), entry.shape.by_token)
             for op, match in entry.matches.items():
                 op = "copy" if match.fit.rows == 0 and op in PASSES else op  # unmeasured: all have the same defaults
                 grouped.setdefault((op, *key), []).append(index)
     return [
-        _group(op, [(index, kernels[index]) for index in members], hardware, across[0], across[1], monomials, engine)
+        _group(op, [(index, kernels[index]) for index in members], hardware, across, monomials, engine)
         for (op, _, across, *_), members in grouped.items()
     ]
 
 
-def _across_nodes(entry: Kernel, placement: Placement) -> tuple[int, bool]:
-    """The ranks a node holds of a collective that spans nodes, 0 for others, and whether it waits for routed tokens.
+class AcrossNodes(NamedTuple):
+    """A collective that spans nodes: the ranks in each, and whether it waits for routed tokens."""
+
+    members: int
+    routed: bool
+
+
+def _across_nodes(entry: Kernel, placement: Placement) -> AcrossNodes | None:
+    """The nodes that a kernel's collective spans; None for one within a node, and for all other kernels.
 
     Of two batches one is computed while the other waits.
     """
     links = (link for index in entry.parts if (link := placement.ops[index][0].link) is not None)
-    far = (link for link in links if placement.nodes.span(link.reach).across_nodes)
-    found = next(far, None)
-    waits = found is not None and found.routed is not None and placement.network.overlap_batches == 1
-    return (0, False) if found is None else (placement.nodes.members(found.reach, found.ranks), waits)
+    far = next((link for link in links if placement.nodes.span(link.reach).across_nodes), None)
+    if far is None:
+        return None
+    waits = far.routed is not None and placement.network.overlap_batches == 1
+    return AcrossNodes(placement.nodes.members(far.reach, far.ranks), waits)
 
 
 def _group(
     op: str,
     members: Sequence[tuple[int, Kernel]],
     hardware: Hardware,
-    across: int,
-    routed: bool,
+    across: AcrossNodes | None,
     monomials: Sequence[Monomial],
     engine: Engine,
 ) -> KernelGroup:
+    """The group of some kernels with one `op`, by their index among those of the pass."""
     shapes = [entry.shape for _, entry in members if entry.shape is not None]
     match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
     other = members[0][1].others.get(op)
-    if across:
-        match, other = over_network(match, hardware, routed), None
-    texts = {**shapes[0].texts, **({"across_nodes": 1.0, "members": float(across)} if across else {})}
+    texts = dict(shapes[0].texts)
+    if across is not None:
+        match, other = over_network(match, hardware, across.routed), None
+        texts |= {"across_nodes": 1.0, "members": float(across.members)}
     fixed, varying, coefficients = _columns(tuple(shapes), tuple(monomials))
-    if op == "attention_decode" and engine["kv_reread"]:
-        group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
-        stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
-        reread = 1 + (group - 1) * float(engine["kv_reread"])
-        texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * reread
-    if op == "attention_decode" and engine["split_kv"] != 1:
-        texts["split_kv"] = float(engine["split_kv"])
+    if op == "attention_decode":
+        texts |= _decode_columns(texts, fixed, engine)
     if not shapes[0].by_token:
-        measured = engine.measured_as(hardware)
-        texts |= columns_of(op, kernel(op).format(texts), *measured, hardware)
-    factor = engine["collective"] if op == "collective" else 1.0
-    if op == "attention_prefill":
-        factor = engine["attention"] / (engine["half_sums"] if hardware.half_accumulation else 1.0)
-    factor *= match.cost[1]
+        texts |= columns_of(op, kernel(op).format(texts), *engine.measured_as(hardware), hardware)
+    factor = _factor(op, engine, hardware) * match.cost[1]
     if op == "gemm" and engine["vector_latency"] and _bytes(texts) < 2:
         match = _with_vectors(match, engine, hardware)
     indices = np.array([index for index, _ in members])
@@ -106,6 +106,33 @@ def _group(
     return KernelGroup(
         op, match, other, hardware, texts, indices, fixed, varying, coefficients, factor, conversion, form
     )
+
+
+def _decode_columns(
+    texts: Mapping[str, str | float], fixed: Mapping[str, Any], engine: Engine
+) -> dict[str, str | float]:
+    """The columns of decode attention that an engine sets: bytes of a cache element as it reads them, and its split.
+
+    A kernel that reads the cache again for other query heads of a group reads so many times the stored bytes.
+    """
+    found: dict[str, str | float] = {}
+    if engine["kv_reread"]:
+        group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
+        stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
+        reread = 1 + (group - 1) * float(engine["kv_reread"])
+        found["kv_bytes"] = float(texts.get("kv_bytes", stored)) * reread
+    if engine["split_kv"] != 1:
+        found["split_kv"] = float(engine["split_kv"])
+    return found
+
+
+def _factor(op: str, engine: Engine, hardware: Hardware) -> float:
+    """The time of an engine's kernels over that of the measured ones."""
+    if op == "collective":
+        return float(engine["collective"])
+    if op == "attention_prefill":
+        return float(engine["attention"] / (engine["half_sums"] if hardware.half_accumulation else 1.0))
+    return 1.0
 
 
 @cached(maxsize=4096)

@@ -117,7 +117,10 @@ TOLERANCE = 0.005
 """Relative change of a prediction that is ignored: rounding, and other versions of the libraries."""
 
 FIGURES = ("bound", "low", "mid", "high")
+"""The readings of a prediction that are committed."""
+
 DIGITS = 5
+"""Significant digits of a committed prediction: more than `TOLERANCE` tells apart."""
 
 HEAD = """\
 # The predictions of every anchor, in the unit of its figure, and of every class of measured kernels (geometric means

@@ -56,6 +56,7 @@ Case = ServingCase | StaticCase
 
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({"prefill": (0.2, 10.0), "decode": (0.05, 20.0)})
 HOST_TIMES = (1e-8, 1.0)
+"""The bounds of factors on the times of passes, and of the host's own times in seconds."""
 
 RESIDUAL = 0.1
 """Standard deviation of the logarithm of a time around a good prediction."""
@@ -67,6 +68,7 @@ FARTHEST = 1.0
 """The most that the logarithm of a parameter moves in a round."""
 
 ROUNDS = 4
+"""Rounds of the search, in each of which the simulation is linearized anew."""
 
 POWERS = tuple(2**power for power in range(10))
 """Numbers of requests at once that are tried, as far as the measured concurrency tells them apart."""

@@ -29,6 +29,7 @@ ROW = ("configuration", "image", *COLUMNS, *AGENTIC_COLUMNS, *PREDICTED, "predic
 """The columns of the rows: `reason` says what is assumed, or why one is not predicted."""
 
 MIB, GB = 1 << 20, 1e9
+"""Bytes of a MiB, in which the memory of hosts is published, and of a GB, in which rows state it."""
 
 UTILIZATION = 0.8
 """Of the hosts' memory where an entry does not say (dram-utilization of nearly all others)."""

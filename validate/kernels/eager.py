@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-EPSILON = 1e-6
-
-ROPE_BASE = 10000.0
+EPSILON, ROPE_BASE = 1e-6, 10000.0
+"""Llama 2's `rms_norm_eps` and base of RoPE; no time depends on them."""
 
 
 def linear(source: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

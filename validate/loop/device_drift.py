@@ -88,14 +88,13 @@ class DriftResult(Struct, frozen=True):
         return lines
 
 
-def run_drift(path: Path, device: str | None = None, points: int = POINTS, threads: int | None = None) -> DriftResult:
+def run_drift(path: Path, threads: int | None = None) -> DriftResult:
     """Measure a few rows of a file again and compare, by default on the file's device with its number of threads."""
     rows = read_rows(path)
-    named = "cpu" if rows[0]["threads"] else "cuda"
     then = int(rows[0]["threads"]) if rows[0]["threads"].isdigit() else None
-    opened = open_device(device or named, threads or then)
+    device = open_device("cpu" if rows[0]["threads"] else "cuda", threads or then)
     with bar() as progress:
-        return drift_on(opened, benchmarks(opened.name), rows, path, points, progress)
+        return drift_on(device, benchmarks(device.name), rows, path, progress=progress)
 
 
 def drift_on(

@@ -26,7 +26,9 @@ TINY = Model(
     name="tiny",
     hidden=64,
     vocabulary=64,
-    groups=(LayerGroup("layer", 8, Layer(Norm("rmsnorm"), Attention(4, 2, 16), Mlp(128, True, "silu"))),),
+    groups=(
+        LayerGroup("layer", 8, Layer(Norm("rmsnorm"), Attention(4, 2, 16), Mlp(128, gated=True, activation="silu"))),
+    ),
     pattern=("layer",) * 8,
     norm=Norm("rmsnorm"),
     positions=Positions(),
@@ -34,6 +36,7 @@ TINY = Model(
 """A network whose kernels compute next to nothing: its time is launch time."""
 
 TINY_CONTEXT = 16
+"""Cached tokens of its decode step."""
 
 TINY_KERNELS: Sequence[tuple[str, Mapping[str, int], int]] = (
     ("gemm", {"m": 1, "n": 64, "k": 64}, 8 * 7 + 1),

@@ -44,6 +44,7 @@ MAX_GRAPH_CALLS = 20
 """Calls in a CUDA graph."""
 
 MIN_SAMPLES, MAX_SAMPLES = 5, 30
+"""The fewest and the most samples of one point."""
 
 SAMPLING_TIME = 0.2
 """Seconds for the samples of one point, unless `MIN_SAMPLES` take longer."""

@@ -101,14 +101,13 @@ def examine(device: Device) -> Machine:
         properties = device.torch.cuda.get_device_properties(0)
         known = bundled(properties.name, float(properties.total_memory), int(properties.multi_processor_count))
         if known is not None:
-            return Machine(known, True, device.title, bandwidth, peaks)
+            return Machine(known, bundled=True, title=device.title, bandwidth=bandwidth, peaks=peaks)
         content = _gpu_spec(properties, device, bandwidth, peaks)
     else:
         content = _cpu_spec(device, bandwidth, peaks)
     text = _rendered(content)
-    return Machine(
-        parse_hardware(yaml.safe_load(text), content["name"]), False, content["title"], bandwidth, peaks, text
-    )
+    hardware = parse_hardware(yaml.safe_load(text), content["name"])
+    return Machine(hardware, bundled=False, title=content["title"], bandwidth=bandwidth, peaks=peaks, spec=text)
 
 
 def bundled(name: str, memory: float, units: int | None) -> Hardware | None:

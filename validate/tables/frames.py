@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 128 << 20
 """The largest file."""
 
-MAX_ROWS = 1_000_000
-
-MAX_COLUMNS = 200
+MAX_ROWS, MAX_COLUMNS = 1_000_000, 200
+"""The most rows and columns of a file, so that a wrong one does not fill the memory."""
 
 MAX_DECODED = 256 << 20
 """Most bytes of a Parquet file's columns, decompressed."""

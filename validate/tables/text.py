@@ -18,8 +18,8 @@ from msgspec import Struct
 from roofline.core.errors import SpecError, quote
 from roofline.core.inputs import read_bytes
 
-MAX_BYTES = 64 << 20
-MAX_ROWS = 200_000
+MAX_BYTES, MAX_ROWS = 64 << 20, 200_000
+"""The largest file, decompressed, and the most rows of it, so that a wrong file does not fill the memory."""
 
 
 class Line(Struct, frozen=True):

@@ -131,7 +131,7 @@ def convolution(name: str, source: Tensor, target: Tensor, taps: int, formats: F
     """
     inputs = source.width
     windows = replace(source, shape=(*target.shape[:-1], taps * inputs))
-    gemm = linear(name, windows, target, formats, True, "convolution")
+    gemm = linear(name, windows, target, formats, bias=True, component="convolution")
     return replace(gemm, reads=(source, *gemm.reads[1:]))
 
 

@@ -86,7 +86,7 @@ def _gated_norm(name: str, norm: Norm, source: Tensor, gate: Tensor, target: Ten
     return replace(op, reads=(*op.reads, gate), vector_flops=flops)
 
 
-def _convolved(name: str, source: Tensor, width: int, length: int, bias: bool, ops: Ops) -> Tensor:
+def _convolved(name: str, source: Tensor, width: int, length: int, ops: Ops, *, bias: bool) -> Tensor:
     """A causal depthwise convolution over the last `length` tokens, then SiLU; its state is earlier tokens."""
     formats = ops.formats
     target = activation(f"{name}_output", formats.base, width)
@@ -103,7 +103,7 @@ def _mamba(spec: Mamba, source: Tensor, target: Tensor, ops: Ops) -> None:
     x, z = activation("mamba_x", base, inner), activation("mamba_z", base, inner)
     projected = activation("mamba_projected", base, 2 * inner)
     ops.append(replace(linear("in_proj", source, projected, formats, spec.bias), writes=(x, z)))
-    convolved = _convolved("conv1d", x, inner, spec.conv, spec.conv_bias, ops)
+    convolved = _convolved("conv1d", x, inner, spec.conv, ops, bias=spec.conv_bias)
     parameters = ops.project("x_proj", convolved, "mamba_parameters", spec.dt_rank + 2 * spec.state)
     for name, width in (("dt", spec.dt_rank), ("b", spec.state), ("c", spec.state)) if spec.norms else ():
         raw, normed = (activation(f"{name}_{part}", base, width) for part in ("raw", "normed"))
@@ -129,7 +129,7 @@ def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, ops: Ops) -> None:
     dt = activation("dt", base, spec.heads)
     projected = activation("mamba_projected", base, 2 * inner + shared + spec.heads)
     ops.append(replace(linear("in_proj", source, projected, formats, spec.bias), writes=(xbc, z, dt)))
-    convolved = _convolved("conv1d", xbc, inner + shared, spec.conv, spec.conv_bias, ops)
+    convolved = _convolved("conv1d", xbc, inner + shared, spec.conv, ops, bias=spec.conv_bias)
     output = activation("mamba_output", formats.activations, inner)
     fixed = vectors("scan", ["a_log", "d", "dt_bias"], spec.heads, formats.weight("norm"))
     scanned = ops.run(
@@ -171,7 +171,7 @@ def _delta_net(spec: DeltaNet, source: Tensor, target: Tensor, ops: Ops) -> None
     projected = activation("delta_projected", base, 2 * keys + 2 * values)
     ops.append(replace(linear("in_proj", source, projected, formats), writes=(qkv, z)))
     gates = ops.project("gate_in_proj", source, "delta_gates", 2 * heads)
-    convolved = _convolved("conv1d", qkv, 2 * keys + values, spec.conv, False, ops)
+    convolved = _convolved("conv1d", qkv, 2 * keys + values, spec.conv, ops, bias=False)
     rule, kept = "gated_delta_rule", FORMATS[spec.state_format]
     reads = (convolved, gates, *vectors(rule, ["a_log", "dt_bias"], heads, formats.weight("norm")))
     read = _delta_rule(rule, reads, heads, spec.key_dim, spec.value_dim, Kind.GATED_DELTA_RULE, kept, ops)
@@ -184,7 +184,7 @@ def _kimi_delta(spec: KimiDelta, source: Tensor, target: Tensor, ops: Ops) -> No
     """Kimi Delta Attention (Kimi Linear, 2025): the delta rule with a decay a channel, and a gate of sigmoids."""
     formats, heads, width, part = ops.formats, spec.heads, spec.heads * spec.head_dim, "gate_in_proj"
     qkv = ops.project("in_proj", source, "delta_qkv", 3 * width)
-    convolved = _convolved("qkv_conv1d", qkv, 3 * width, spec.conv, False, ops)
+    convolved = _convolved("qkv_conv1d", qkv, 3 * width, spec.conv, ops, bias=False)
     decaying = gating = source
     if not spec.full_decay:
         decaying = ops.project("decay_in_proj", source, "delta_decay_low", spec.head_dim, component=part)
@@ -331,7 +331,7 @@ def _hyena(spec: Hyena, source: Tensor, target: Tensor, ops: Ops) -> None:
     """
     formats, base, width, streams = ops.formats, ops.formats.base, source.width, spec.order + 1
     projected = ops.project("in_proj", source, "hyena_projected", streams * width, bias=True)
-    convolved = _convolved("short_filter", projected, streams * width, spec.conv, True, ops)
+    convolved = _convolved("short_filter", projected, streams * width, spec.conv, ops, bias=True)
     filters, inner = spec.order - 1, spec.filter_width
     # The filter network: embedding, hidden layers, one output per channel and filter.
     shapes = [(inner, spec.filter_embedding), *[(inner, inner)] * spec.filter_layers, (filters * width, inner)]

@@ -107,9 +107,11 @@ class _Builder:
     def _embedded(self, name: str, width: int, ops: Ops) -> Tensor:
         """An embedding by two linear layers with SiLU between."""
         given, hidden = self._vector(f"{name}_given", width), self._vector(f"{name}_hidden")
-        ops.append(linear(f"{name}_in_proj", given, hidden, self.formats, True, "embedding"))
+        ops.append(linear(f"{name}_in_proj", given, hidden, self.formats, bias=True, component="embedding"))
         acted = ops.run(_silu(f"{name}_act", hidden, self._vector(f"{name}_activated")))
-        return ops.run(linear(f"{name}_out_proj", acted, self._vector(name), self.formats, True, "embedding"))
+        return ops.run(
+            linear(f"{name}_out_proj", acted, self._vector(name), self.formats, bias=True, component="embedding")
+        )
 
     def _exit(self) -> list[Op]:
         norm = self._normed("out", self._map("hidden", self.spec.channels[0]))
@@ -131,7 +133,7 @@ class _Builder:
         shift = self._vector("shift", outputs)
         normed = ops.run(self._normed("first", source))
         ops.append(convolution("first_convolution", normed, first, TAPS, self.formats))
-        ops.append(linear("condition_proj", self._vector("condition"), shift, self.formats, True))
+        ops.append(linear("condition_proj", self._vector("condition"), shift, self.formats, bias=True))
         ops.append(add("condition_add", first, shift, shifted))
         normed = ops.run(self._normed("second", shifted))
         ops.append(convolution("second_convolution", normed, second, TAPS, self.formats))
@@ -149,17 +151,17 @@ class _Builder:
         hidden, normed, tokens, updated = (self._map(part, width) for part in ("hidden", "normed", "tokens", "updated"))
         entering = [
             normalise("transformer_norm", self.norm, hidden, normed, self.formats),
-            linear("transformer_in_proj", normed, tokens, self.formats, True),
+            linear("transformer_in_proj", normed, tokens, self.formats, bias=True),
         ]
         leaving = [
-            linear("transformer_out_proj", tokens, updated, self.formats, True),
+            linear("transformer_out_proj", tokens, updated, self.formats, bias=True),
             add("transformer_add", hidden, updated, self._map("hidden_out", width)),
         ]
         heads = spec.heads[level]
         attention = Attention(heads, heads, width // heads, causal=False, output_bias=True)
         feed_forward = Mlp(FEED_FORWARD * width, gated=True, activation="gelu", bias=True)
         layer = Layer(self.norm, attention, feed_forward, replace(attention, source_width=spec.text_width))
-        ops = layer_ops(layer, width, False, self.formats)
+        ops = layer_ops(layer, width, rotary=False, formats=self.formats)
         yield self._block(f"{name}_in", level, entering, self.skips)
         yield self._block(name, level, ops, [*self.skips, (level, width)], depth)
         yield self._block(f"{name}_out", level, leaving, self.skips)

@@ -24,6 +24,7 @@ VERSIONS = (2, 3)
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+"""Types of metadata values, by the numbers of ggml's docs/gguf.md; those of numbers as codes of `struct`."""
 
 MAX_ENTRIES = 1 << 23
 """Most keys, tensors and words of the vocabulary together; the largest vocabularies have a quarter of a million words,
@@ -35,8 +36,9 @@ MAX_STRING = 1 << 20
 KEPT_ELEMENTS = 4096
 """Arrays up to this length are kept, such as a value for each layer; of others only the length."""
 
-MAX_DIMENSIONS = 4
-DEFAULT_ALIGNMENT = 32
+MAX_DIMENSIONS, DEFAULT_ALIGNMENT = 4, 32
+"""The most dimensions of a tensor (GGML_MAX_DIMS), and bytes of which its offset is a multiple where a file says
+nothing (GGUF_DEFAULT_ALIGNMENT), of ggml's headers."""
 
 
 class Gguf(Struct, frozen=True):

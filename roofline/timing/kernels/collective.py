@@ -68,6 +68,7 @@ SENT: Mapping[str, float] = {
 """Bytes sent, in units of (r-1)/r of the message, by the names of measurement files."""
 
 _LATENCY = {2: 7e-6, 4: 10e-6, 8: 15e-6}
+"""Where a fit of the latency in seconds begins, by ranks."""
 
 PARAMETERS = (
     *(

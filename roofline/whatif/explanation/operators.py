@@ -277,8 +277,18 @@ def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[li
         memory = sum(_row(run, part, Row.MEMORY_TIME) for part in entry.parts)
         formula = f"launch + ((compute / {COMPUTE_SHARE})^2 + (memory / {MEMORY_SHARE})^2)^(1/2)"
         text = f"{LAUNCH} + (({shown(compute)}/{COMPUTE_SHARE})**2 + ({shown(memory)}/{MEMORY_SHARE})**2)**0.5"
-        grounds = entry.basis(run.step.queries), entry.source(run.step.queries)
-        ground = KernelCalibration("none", "", parts, *grounds, 0, False, 1.0, (), {})
+        ground = KernelCalibration(
+            op="none",
+            format="",
+            parts=parts,
+            basis=entry.basis(run.step.queries),
+            source=entry.source(run.step.queries),
+            rows=0,
+            inside=False,
+            widening=1.0,
+            constants=(),
+            ranges={},
+        )
         return [line("kernel", formula, text)], ground
     fit = found.match.fit
     model = kernel(found.op)

@@ -83,7 +83,9 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
     value, most, ratio = _guess(deployed, targets) * copies, 0.0, STEP
     while 1 <= value <= MAX_SESSIONS:
         turns = int(min(max(LEAST_TURNS, OF_EACH * value), MOST_TURNS))
-        found = outcome_at(deployed, None, value, False, targets, turns, seed, shortened=True)
+        found = outcome_at(
+            deployed, None, value, is_open=False, targets=targets, simulate=turns, seed=seed, shortened=True
+        )
         over = _missed(found, targets, most)
         most = max(most, found.turns_per_second) if low <= value else most
         if over:

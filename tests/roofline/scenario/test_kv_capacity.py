@@ -12,6 +12,7 @@ from roofline import Scenario, analyze, launch_command, load_hardware, load_mode
 from roofline.bound.held import held_bytes
 from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.units import GIB
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import Capacity, kv_capacity, startable_sequences, waves
 from roofline.scenario.memory import memory_reserve
@@ -21,7 +22,7 @@ from roofline.scenario.speculation import Speculation
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine, resolve_engine
 from roofline.specs.hardware import load_devices
-from roofline.specs.reserve import GIB, NO_RESERVE, SAMPLER_BYTES, captured, parse_reserve, visible_memory
+from roofline.specs.reserve import NO_RESERVE, SAMPLER_BYTES, captured, parse_reserve, visible_memory
 from roofline.techniques.drafts import prediction_module
 
 VLLM_SYNC, VLLM_V0 = (load_engine(name).memory for name in ("vllm-sync", "vllm-v0"))

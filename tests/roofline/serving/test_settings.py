@@ -10,6 +10,7 @@ from roofline.advisor.sizing.configurations import Given
 from roofline.advisor.sizing.sizing import size
 from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
+from roofline.core.units import GIB
 from roofline.scenario.notes import notes
 from roofline.scenario.settings import Settings, gpu_layers
 from roofline.serving.load import Load
@@ -17,7 +18,7 @@ from roofline.serving.outcome import Outcome, outcome_of
 from roofline.serving.policies import simulate
 from roofline.serving.replica import Replica, replica_of
 from roofline.specs.engine import load_engine
-from roofline.specs.reserve import GIB, SAMPLER_BYTES
+from roofline.specs.reserve import SAMPLER_BYTES
 
 MODEL, H100 = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
 LOAD = Load(prompt=2000, generate=100, concurrency=64)

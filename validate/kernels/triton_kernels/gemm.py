@@ -24,6 +24,7 @@ SKINNY = 64
 """The largest m of a skinny GEMM, whose traffic is mostly its weights."""
 
 MAX_SPLITS = 16
+"""The most splits of k: each adds a partial sum of C in fp32, which the reduction reads."""
 
 SPLIT_MULTIPLE = 512
 """The length of a split of k is a multiple of this, which is a multiple of every BLOCK_K and keeps reduction cheap."""
