@@ -15,7 +15,7 @@ from roofline.advisor.advice import Recommendation, advise
 from roofline.advisor.chosen import relaid
 from roofline.advisor.fitting import written
 from roofline.advisor.formats import no_narrower
-from roofline.advisor.judged import as_served, missed
+from roofline.advisor.judged import as_served, missed, unready
 from roofline.advisor.judged import gain as times_better
 from roofline.advisor.planned import Plan
 from roofline.advisor.search.goal import Price
@@ -33,7 +33,6 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, Targets, targets_or_usual
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import largest_rate
-from roofline.specs.model_names import published_in
 from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS
 from roofline.techniques.unsupported import not_started, unsupported
@@ -71,10 +70,6 @@ TRIED = 4
 
 WORTH = 1.05
 """The gain from which a change is proposed."""
-
-
-PUBLISHED = 1.15
-"""How many times better a format without a checkpoint has to be than one that the model is published in."""
 
 
 class Change(Struct, frozen=True):
@@ -260,13 +255,9 @@ class Verdict(Result, Struct, frozen=True, dict=True):
             return None
         changes = (*self._techniques(), *self._layouts(), *self._seats())
         found = [change for change in changes if math.isfinite(change.gain)]
-        best = max(found, key=lambda change: (change.meets, change.gain * self._ready(change.scenario)), default=None)
+        best = max(found, key=lambda change: (change.meets, change.gain / unready(change.scenario)), default=None)
         best = best and self._on_its_layout(best)
         return best if best is not None and (best.gain >= WORTH or best.meets > self.met) else None
-
-    def _ready(self, changed: Scenario) -> float:
-        """What the gain of a change counts for: more of a format in which the model is published."""
-        return PUBLISHED if changed.given("quant") in published_in(changed.model.name) else 1.0
 
     def _techniques(self) -> Iterator[Change]:
         """The best techniques of a static batch of the requests that run, each under the load."""

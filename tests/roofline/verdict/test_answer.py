@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from roofline import RooflineError, Scenario, analyze, answer, choose, serve, size
+from roofline.advisor.judged import judged
 from roofline.advisor.planned import CONTEXT, LAYOUT
 from roofline.launch import launch, launch_command
 from roofline.reports.documents.answer import LINES, _height, answer_document
@@ -718,9 +719,17 @@ def test_the_best_change_of_formats_is_one_that_a_choice_lists() -> None:
 
 def test_a_layout_is_not_compared_with_itself() -> None:
     """Four ranks cut blocks of FP8, so that four devices are two stages in this format without being asked for."""
-    plan = answer("step-3.5-flash", "4xh100-sxm").plan
+    plan = answer("step-3.5-flash", "4xh100-sxm", quant="fp8_block").plan
     assert plan.scenario.settings.parallel.pipeline == 2
     assert plan.rival is None or plan.rival[0].settings.parallel != plan.scenario.settings.parallel
+
+
+@pytest.mark.parametrize("load", [{}, {"users": 32}])
+def test_formats_as_wide_are_tried_on_the_layouts_that_one_of_them_does_not_fit(load: dict[str, Any]) -> None:
+    chosen = answer("step-3.5-flash", "4xh100-sxm", **load).plan
+    asked = [answer("step-3.5-flash", "4xh100-sxm", quant=quant, **load).plan for quant in ("fp8", "fp8_block")]
+    best = judged(chosen.scenario, chosen.load, chosen.targets)
+    assert not any(judged(plan.scenario, plan.load, plan.targets) > best for plan in asked)
 
 
 @pytest.mark.parametrize(("hardware", "told"), [("m4-max", "fp16 in place of bf16"), ("h100-sxm", "bf16 as released")])
