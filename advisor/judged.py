@@ -17,7 +17,6 @@ from roofline.specs.model_names import published_in
 from roofline.timing.intervals import Estimate
 from roofline.whatif.odds import NODES, Odds, odds
 
-
 PUBLISHED = 1.15
 """How many times better a format without a checkpoint has to be than one that the model is published in."""
 
