@@ -64,6 +64,12 @@ class Brief(IntEnum):
     PARAGRAPH = 6
 
 
+def load_text(verdict: Verdict) -> str:
+    """The users or the rate of a load."""
+    rate, users = verdict.rate, verdict.users
+    return f"{users:,} user{'s' * (users != 1)}" if rate is None else rate_text(rate)
+
+
 class Sentences(Struct, frozen=True):
     """The sentences on a verdict, as short as `brief` says; `better`: with the next best change."""
 
@@ -126,11 +132,9 @@ class Sentences(Struct, frozen=True):
             )
             return f"No: {model} on {where}{how}, misses {told}"
         if verdict.loaded:
-            rate, users = verdict.rate, verdict.users
-            load = f"{users:,} user{'s' * (users != 1)}" if rate is None else rate_text(rate)
             waits = queue and "ttft" in verdict.missed
             head = "Not at once" if waits else "Slowly" if verdict.slow else "Yes"
-            return f"{head}: {model} serves {load} on {where}{how}, {context}"
+            return f"{head}: {model} serves {load_text(verdict)} on {where}{how}, {context}"
         return f"Yes: {model} runs on {where}{how}, {context}"
 
     @property

@@ -75,7 +75,7 @@ def verdict(question: Question, specs: Specs) -> dict[str, Any]:
         document = answer_document(found, better=False)
     except RooflineError as error:
         return {"unanswered": specs.plain(str(error))}
-    ways = () if found.fits else found.plan.fits_with[:WAYS]
+    ways = () if found.fits else found.fits_with[:WAYS]
     if curve is not None:
         document = of_sessions(document, found.scenario, curve, _tiers(setup))
     return {**document, "ways": [_way(found.scenario, fit) for fit in ways]}

@@ -736,3 +736,26 @@ def test_formats_as_wide_are_tried_on_the_layouts_that_one_of_them_does_not_fit(
 def test_a_checkpoint_is_as_released_in_its_own_format_alone(hardware: str, told: str) -> None:
     """On Apple silicon llama.cpp has the 16-bit weights of a model in bf16 as fp16."""
     assert told in str(answer("llama-3.1-8b", hardware))
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "load"),
+    [("llama-3.1-405b", "h100-sxm", {"users": 100}), ("qwen3-235b-a22b", "2xl40s", {"users": 64})],
+)
+def test_what_fits_names_devices_that_serve_the_load(model: str, hardware: str, load: dict[str, Any]) -> None:
+    """As many as `size` finds; each change that only fits is said to be too slow."""
+    found = answer(model, hardware, **load)
+    sized = size(model, hw=[hardware.partition("x")[2] if hardware[0].isdigit() else hardware], **load)
+    serving = [fit for fit in found.fits_with if found.serves(fit.scenario)]
+    assert [fit.scenario.settings.parallel.devices for fit in serving] == [sized.choices[0].best.devices]
+    shown = [line for line in answer_document(found)["lines"] if line.endswith("tokens/s") or "too slow" in line]
+    late = [line for line in shown if "too slow" in line]
+    assert len(shown) == len(late) + 1
+
+
+def test_more_devices_are_offered_for_a_load_that_nothing_else_meets() -> None:
+    found = answer("llama-3.1-8b", "l40s", rate=50)
+    assert not found.met
+    assert found.better is not None
+    assert found.better.meets
+    assert found.better.scenario.settings.parallel.devices > found.devices
