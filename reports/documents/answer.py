@@ -122,8 +122,8 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
         told = [(count, False) for count in range(most, 1, -1)]
         told += [(2, True)] if most > 1 else []  # more devices beside what there is, before what was tried
         told += [(min(most, 1), brief) for brief in (False, True)]
-        return _first_short([failure(verdict, *each) for each in told], width)
-    return _first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)
+        return first_short([failure(verdict, *each) for each in told], width)
+    return first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)
 
 
 def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
@@ -172,7 +172,7 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
     return ", ".join(parts)
 
 
-def _first_short(written: list[list[str]], width: int) -> list[str]:
+def first_short(written: list[list[str]], width: int) -> list[str]:
     """The first lines that `LINES` have room for, the last of which leave most out; else the shortest."""
     heights = [_height(lines, width) for lines in written]
     return written[

@@ -306,14 +306,15 @@ class Verdict(Result, Struct, frozen=True, dict=True):
 
     @cached_property
     def _enough(self) -> Fit | None:
-        """Devices of the same kind that serve the load, as `size` finds them; None where nothing does, or no load is."""
+        """Devices of the same kind that serve the load, as `size` finds them; None without a load, or such devices."""
         asked, load = self.plan.tried[0].scenario, self.load
         if load is None or self.apart or asked.given("dp") is not None:
             return None
-        service = {"concurrency": load.concurrency, "rate": load.rate, "prefix_hits": load.hits or None}
-        limits = dict(zip(("ttft", "tpot"), self.targets, strict=True))
+        ttft, tpot = (None if math.isinf(limit) else limit for limit in self.targets)
+        service: dict[str, Any] = {"concurrency": load.concurrency, "rate": load.rate, "ttft": ttft, "tpot": tpot}
+        service |= {"prefix_hits": load.hits} if load.hits else {}
         with suppress(RooflineError):
-            for choice in size(asked, hw=[asked.hardware.name], most=1, **service, **limits).choices:
+            for choice in size(asked, hw=[asked.hardware.name], most=1, **service).choices:
                 best, own = choice.best, choice.best.configuration
                 laid_out = Layout(**own.degrees, copies=best.replicas).options(asked.model)
                 formats = {name: own.changes[name] for name in ("quant", "kv") if name in own.changes}
