@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from roofline.advisor.formats import NARROWER, weight_bits
-from roofline.advisor.judged import handicap, judged
+from roofline.advisor.judged import handicap, judged, unready
 from roofline.advisor.planned import CONVERTED, LAYOUT, Candidate, Plan, by_engine
 from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.sizing.configurations import formats_for
@@ -79,7 +79,7 @@ def plan_for(asked: Scenario, load: Load | None = None, targets: Targets = NO_TA
         running = tuple(each for each in others if each.supported or not documented)
         for own in by_engine(running):
             if fitting := [each for each in own if each.memory(1).fits and (each.roomy or not roomy)]:
-                chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
+                chosen = _alone(fitting) if load is None else _serving(fitting, users, load, targets)
                 return Plan(chosen, fits=True, tried=tuple(tried), load=load, targets=targets)
     tried = known or tried
     roomiest = max(tried, key=lambda each: each.memory(1).headroom)
@@ -150,11 +150,31 @@ def _with_headroom(
     return found if any(each.supported and each.memory(1).fits for each in found) else [*found, *more]
 
 
+def _as_wide(fitting: Sequence[Candidate], chosen: Candidate) -> list[Candidate]:
+    """The candidates in the formats of the chosen one, then other formats as wide on layouts that those do not fit.
+
+    Tensor parallelism cuts blocks of FP8 where it leaves rows whole. Formats as released are not exchanged for others.
+    """
+    own = [each for each in fitting if each.unlaid == chosen.unlaid]
+    if chosen.released:
+        return own
+    laid_out = [each.scenario.settings.parallel for each in own]
+    kind = round(chosen.bits), chosen.options.get("kv")
+    others = [each for each in fitting if not each.released and (round(each.bits), each.options.get("kv")) == kind]
+    return [*own, *(each for each in others if each.scenario.settings.parallel not in laid_out)]
+
+
+def _alone(fitting: Sequence[Candidate]) -> Candidate:
+    """What answers one user fastest of the first formats that fit and others as wide, each on its first layout."""
+    firsts = {str(each.unlaid): each for each in reversed(_as_wide(fitting, fitting[0]))}
+    return _best(list(reversed(firsts.values())), None, NO_TARGETS)
+
+
 def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targets) -> Candidate:
     """What serves a load best of an engine's candidates that fit one sequence, in the order in which they are tried.
 
     Released formats in which all users fit at once; or else the formats that serve the load best with a queue, among
-    them the widest in which all fit; and of these the layout.
+    them the widest in which all fit; and of these, and of formats as wide, the layout.
     """
     together = next((each for each in fitting if each.memory(users).fits), None)
     if together is not None and load.rate is not None:
@@ -173,7 +193,7 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
     if not best.released and judged(best.scenario, load, targets)[:2] < (True, 0):  # fewer bits still may meet them
         best = _best(list({str(each.unlaid): each for each in reversed(fitting)}.values()), load, targets)
     at_once = users if best.memory(users).fits else 1
-    laid_out = [each for each in fitting if each.unlaid == best.unlaid and each.memory(at_once).fits]
+    laid_out = [each for each in _as_wide(fitting, best) if each.memory(at_once).fits]
     return _best(laid_out, load, targets)
 
 
@@ -206,12 +226,12 @@ def _starting(candidate: Candidate, users: int) -> Candidate:
     return served if served.memory(users).fits else starts
 
 
-def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
+def _best(some: Sequence[Candidate], load: Load | None, targets: Targets) -> Candidate:
     """The candidate that serves a load best; the first of equal ones."""
 
     def key(each: Candidate) -> tuple[bool, int, float]:
         sustained, met, value, _ = judged(each.scenario, load, targets)
-        return sustained, met, value / handicap(each.scenario)
+        return sustained, met, value / handicap(each.scenario) / unready(each.scenario)
 
     return max(some, key=key) if len(some) > 1 else some[0]
 

@@ -13,8 +13,12 @@ from roofline.serving.curve import serve
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, Targets
 from roofline.specs.hardware import SERVER_DEVICES
+from roofline.specs.model_names import published_in
 from roofline.timing.intervals import Estimate
 from roofline.whatif.odds import NODES, Odds, odds
+
+PUBLISHED = 1.15
+"""How many times better a format without a checkpoint has to be than one that the model is published in."""
 
 
 def as_served(scenario: Scenario, found: ExpectedGeneration) -> ExpectedGeneration:
@@ -59,6 +63,11 @@ def handicap(scenario: Scenario) -> float:
     parallel, node = scenario.settings.parallel, scenario.hardware.node_devices
     inside = parallel.tensor < min(node, SERVER_DEVICES) or parallel.tensor * parallel.pipeline <= node
     return 1 + NODES if parallel.pipeline > 1 and inside and not scenario.profile.split_layers else 1.0
+
+
+def unready(scenario: Scenario) -> float:
+    """How many times better formats have to be than others to come before them: those without a checkpoint more."""
+    return 1.0 if scenario.given("quant") in (None, *published_in(scenario.model.name)) else PUBLISHED
 
 
 class Judged(NamedTuple):

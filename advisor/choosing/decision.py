@@ -25,6 +25,7 @@ from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import names_in
+from roofline.core.units import MONTH
 from roofline.scenario.analysis import static_batch
 from roofline.scenario.argument import beside, parts_of, without_carbon
 from roofline.scenario.lengths import Lengths
@@ -32,7 +33,6 @@ from roofline.scenario.options import DEGREES, missing
 from roofline.scenario.options.keywords import Deployment as DeploymentOptions
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario
-from roofline.serving.money import MONTH
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import Targets, targets_or_usual
 from roofline.whatif.odds import Odds

@@ -22,14 +22,13 @@ from msgspec.structs import asdict, force_setattr, replace
 
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.core.options import Kind
-from roofline.core.units import Dimension, parse_quantity
+from roofline.core.units import PERIODS, Dimension, parse_quantity
 from roofline.graph.extents import spread
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at
 from roofline.serving.load import OF_A_BATCH, Load
-from roofline.serving.money import MONTH
 from roofline.serving.outcome import Outcome, targets_or_usual
 from roofline.serving.sessions.deployed import deployed_of, read_sessions
 from roofline.serving.sessions.served import SessionOutcome, outcome_at
@@ -220,11 +219,9 @@ def _bytes(memory: float | str | None) -> float | None:
 
 
 _BUDGET = re.compile(
-    r"(?:\$|usd)? *(?P<amount>.*?) *(?:usd)? *(?:/ *(?P<unit>h|hr|hour|d|day|mo|month))? *(?:usd)?", re.IGNORECASE
+    rf"(?:\$|usd)? *(?P<amount>.*?) *(?:usd)? *(?:/ *(?P<unit>{'|'.join(PERIODS)}))? *(?:usd)?", re.IGNORECASE
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_HOURS = {"h": 1.0, "d": 24.0, "m": MONTH}
-"""Hours of what a budget is for, by its first letter."""
 
 
 def usd_per_hour(budget: float | str | None) -> float | None:
@@ -240,7 +237,7 @@ def usd_per_hour(budget: float | str | None) -> float | None:
             f"a budget is in USD/h or a month and above 0, such as 20/h or 9000/month, got {quote(budget)}",
             options=["budget"],
         )
-    return None if found is None else found / _HOURS[((given and given["unit"]) or "h")[0].lower()]
+    return None if found is None else found * PERIODS["h"] / PERIODS[((given and given["unit"]) or "h").lower()]
 
 
 class Limits(Struct, frozen=True):

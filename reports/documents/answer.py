@@ -19,16 +19,16 @@ from roofline.reports.documents.sentences import (
     Sentences,
     devices_text,
     inverse,
+    load_text,
     run_text,
     size,
 )
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
-from roofline.scenario.analysis import analyze, longest_context
+from roofline.scenario.analysis import analyze
 from roofline.scenario.notes import unmeasured_kernels, without_effect
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.unsupported import not_started
-from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Verdict
 
 SCHEMA = "roofline.answer/1"
@@ -80,7 +80,7 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
             "run": verdict.command,
         }
     else:
-        document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
+        document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in verdict.fits_with]
     return {**finite(document), "lines": _lines(verdict, better, min(width, WIDTH))}
 
 
@@ -118,12 +118,12 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
     if verdict.too_long:
         return [Sentences(verdict).headline]
     if not verdict.fits:
-        most = min(SHOWN_FITS, len(verdict.plan.fits_with))
+        most = min(SHOWN_FITS, len(verdict.fits_with))
         told = [(count, False) for count in range(most, 1, -1)]
         told += [(2, True)] if most > 1 else []  # more devices beside what there is, before what was tried
         told += [(min(most, 1), brief) for brief in (False, True)]
-        return _first_short([failure(verdict, *each) for each in told], width)
-    return _first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)
+        return first_short([failure(verdict, *each) for each in told], width)
+    return first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)
 
 
 def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
@@ -138,16 +138,19 @@ def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
     headline = f"No: {name_of(scenario)} does not fit on {devices_text(verdict.scenario)}"
     needed = f"{size(memory.total)} of {size(memory.budget)}{of_each}"
     lines = [f"{headline}: {needed}"] if brief else [headline, f"Tried: {told}; the least needs {needed}"]
-    fits = plan.fits_with[:SHOWN_FITS]
+    fits = verdict.fits_with[:SHOWN_FITS]
     if not fits:
         return [*lines, "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"]
     owned = (fit for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
-    started = next(owned, fits[0])  # on what there is, though more devices are faster
+    serving = (fit for fit in fits if verdict.loaded and verdict.serves(fit.scenario))
+    started = next(serving, None) or next(owned, fits[0])  # on what there is, though more devices are faster
     others = [fit for fit in fits if fit is not started][: shown - 1]
     kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
     lines += [f"It fits, the fastest first, with{' tokens/s of all' * verdict.loaded}"]
-    lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
-    return [*lines, run_text(run_command(started.scenario, longest_context(started.scenario, 1)), started.scenario)]
+    for fit in kept:
+        late = "" if verdict.serves(fit.scenario) else f", too slow for {load_text(verdict)}"
+        lines.append(f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s{late}")
+    return [*lines, run_text(verdict.started_with(started), started.scenario)]
 
 
 def fit_text(asked: Scenario, fit: Fit) -> str:
@@ -169,7 +172,7 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
     return ", ".join(parts)
 
 
-def _first_short(written: list[list[str]], width: int) -> list[str]:
+def first_short(written: list[list[str]], width: int) -> list[str]:
     """The first lines that `LINES` have room for, the last of which leave most out; else the shortest."""
     heights = [_height(lines, width) for lines in written]
     return written[

@@ -64,13 +64,23 @@ class Brief(IntEnum):
     PARAGRAPH = 6
 
 
+def load_text(verdict: Verdict) -> str:
+    """The users or the rate of a load."""
+    rate, users = verdict.rate, verdict.users
+    return f"{users:,} user{'s' * (users != 1)}" if rate is None else rate_text(rate)
+
+
 class Sentences(Struct, frozen=True):
-    """The sentences on a verdict, as short as `brief` says; `better`: with the next best change."""
+    """The sentences on a verdict, as short as `brief` says; `better`: with the next best change.
+
+    `said`: whether the formats that the scenario has were asked for, or else chosen before.
+    """
 
     verdict: Verdict
     better: bool = True
     brief: Brief = Brief.FULL
     width: int = WIDTH
+    said: bool = True
 
     @property
     def scenario(self) -> Scenario:
@@ -126,11 +136,9 @@ class Sentences(Struct, frozen=True):
             )
             return f"No: {model} on {where}{how}, misses {told}"
         if verdict.loaded:
-            rate, users = verdict.rate, verdict.users
-            load = f"{users:,} user{'s' * (users != 1)}" if rate is None else rate_text(rate)
             waits = queue and "ttft" in verdict.missed
             head = "Not at once" if waits else "Slowly" if verdict.slow else "Yes"
-            return f"{head}: {model} serves {load} on {where}{how}, {context}"
+            return f"{head}: {model} serves {load_text(verdict)} on {where}{how}, {context}"
         return f"Yes: {model} runs on {where}{how}, {context}"
 
     @property
@@ -148,7 +156,7 @@ class Sentences(Struct, frozen=True):
             reason = "as it is less to read" if as_many else "for more users at once"
             parts = [f"{scenario.precision.weights.name} {self._why}, KV {kv} {reason}"]
         else:
-            parts = [f"{formats} {self._why}"]
+            parts = [f"{formats} {self._why}".rstrip()]
         first, unknown = plan.tried[0], unsupported(scenario)
         if plan.elsewhere:
             missing = unsupported(first.scenario)[:1] if first.memory(1).fits else ()
@@ -189,6 +197,8 @@ class Sentences(Struct, frozen=True):
             of_each = " a device" if plan.devices > 1 else ""
             return f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)}{of_each}"
         if plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
+            if not self.said:
+                return ""
             stored, scheme = scenario.model.quantization, scenario.given("quant")
             if stored and scheme:
                 own = precision_of(scenario.model, scenario.hardware, scenario.profile)

@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 from roofline.core.units import seconds, si
 from roofline.launch.repository import name_of
 from roofline.reports.documents.serving import TIMES, deployed_on, times_document
+from roofline.reports.documents.summary import limits_lines
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.cells import BYTES, Column, cell, csv_of, table_of
 from roofline.scenario.analysis import analyze
@@ -213,6 +214,7 @@ def most_document(answer: SessionsAnswer) -> dict[str, Any]:
         "question": "max-sessions",
         **_deployment(answer.deployed),
         "targets": _targets(answer.targets),
+        "usual_targets": list(answer.usual),
         "notes": list(_notes(answer.deployed)),
         "with_tiers" if answer.alone else "answer": _held(store, answer.held),
         **({} if answer.alone is None else {"without": _held(replace(store, tiers=()), answer.alone)}),
@@ -234,7 +236,8 @@ def most_blocks(document: Mapping[str, Any]) -> list[Block]:
     whole = document.get("answer") or document["with_tiers"]
     steps = [*document["fewer_tiers"], whole]
     titles = ["the pool alone" if names else "the pool", *(f"with {' and '.join(names[:at])}" for at in range(1, 9))]
-    lines = [*_about(document), *(_held_line(title, found) for title, found in zip(titles, steps, strict=False))]
+    lines = [*_about(document), *limits_lines(document["targets"], document["usual_targets"])]
+    lines += [_held_line(title, found) for title, found in zip(titles, steps, strict=False)]
     lines += [_added(*each) for each in zip(names, steps, steps[1:], strict=False)]
     return [Block(f"The most sessions of {document['model']} on {deployed_on(document)}", lines)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import scenario_header, subject
-from roofline.reports.documents.summary import rate_columns, time_columns
+from roofline.reports.documents.summary import limits_lines, rate_columns, time_columns
 from roofline.reports.output.blocks import Block, Document, Face, finite, picked
 from roofline.reports.output.cells import Column, cell, table_of
 from roofline.scenario.scenario import Scenario
@@ -221,6 +221,7 @@ def load_document(answer: LoadAnswer) -> dict[str, Any]:
         "prompt": answer.load.prompts.mean,
         "generate": answer.load.outputs.mean,
         "targets": {"ttft_s": targets.ttft, "tpot_s": targets.tpot, "quantile": 0.95, "at": targets.at},
+        "usual_targets": list(answer.usual),
         "verdict": "found" if answer.value else "impossible",
         **finite(picked(answer, "value", "unit", "limited_by")),
         "answer": None if answer.outcome is None else _outcome(answer.outcome),
@@ -248,6 +249,7 @@ def load_blocks(document: Mapping[str, Any]) -> list[Block]:
     limits = ", ".join(LIMITS[name] for name in document["limited_by"])
     first = f"{document['value']:.4g} {document['unit']}" if document["value"] else f"none: {limits} is missed at once"
     lines = [first, f"prompt {document['prompt']:g}, output {document['generate']:g} tokens; limited by {limits}"]
+    lines += limits_lines(document["targets"], document["usual_targets"])
     found = {"answer": document["answer"], "next": document["neighbour"]}
     rows = [{**outcome, "name": name} for name, outcome in found.items() if outcome is not None]
     return [Block(title, lines, *table_of(LOADED, rows))]

@@ -179,6 +179,14 @@ def targets_text(limits: Mapping[str, Any]) -> list[str]:
     return [f"{name.upper()} {target_text(limits[f'{name}_s'])}" for name in ("ttft", "tpot") if limits[f"{name}_s"]]
 
 
+def limits_lines(limits: Mapping[str, Any], usual: Sequence[str]) -> list[str]:
+    """The line of the limits at p95, of which some are usual ones; none where there are no limits."""
+    told = targets_text(limits)
+    names = " and ".join(name.upper() for name in usual)
+    default = "" if not usual else ", by default" if len(usual) == len(told) else f"; {names} by default"
+    return [f"within {' and '.join(told)} at p95{default}"] if told else []
+
+
 def figure_text(figures: Mapping[str, Any], key: str, unit: str) -> str | None:
     """A figure at expected times with its 80% interval, else at the bound; None if unknown."""
     if (expected := figures.get(f"expected_{key}")) is not None:

@@ -43,7 +43,7 @@ from roofline.reports.view.questions import (
     python,
     words,
 )
-from roofline.reports.view.sessions import change_of_sessions, of_sessions, sessions, turns
+from roofline.reports.view.sessions import best_change, of_sessions, sessions, turns
 from roofline.reports.view.setups import Read, Setup, Specs, changes, quantities
 from roofline.scenario.analysis import analyze
 from roofline.scenario.notes import generates
@@ -63,21 +63,22 @@ WAYS = 4
 """Changes that are offered where a set-up does not fit."""
 
 
-def verdict(question: Question, specs: Specs) -> dict[str, Any]:
-    """The document of `roofline MODEL HW` for the first set-up and its load, without the next best change.
+def verdict(question: Question, specs: Specs, better: bool = False, said: bool = True) -> dict[str, Any]:
+    """The document of `roofline MODEL HW` for the first set-up and its load, on a page without the next best change.
 
     `ways` are the changes that make the set-up fit, each with the options that it sets. `unanswered` says why there is
-    no verdict, as of a convention without expected times.
+    no verdict, as of a convention without expected times. `said`: whether the formats were asked for (`of_sessions`).
     """
     read, setup = first(question, specs), first_setup(question)
     try:
         found, curve = _verdict(read, setup)
-        document = answer_document(found, better=False)
+        document = answer_document(found, better=better and curve is None)
     except RooflineError as error:
         return {"unanswered": specs.plain(str(error))}
-    ways = () if found.fits else found.plan.fits_with[:WAYS]
+    ways = () if found.fits else found.fits_with[:WAYS]
     if curve is not None:
-        document = of_sessions(document, found.scenario, curve, _tiers(setup))
+        change = best_change(found, curve, setup) if better else None
+        document = of_sessions(document, found, curve, _tiers(setup), change[0] if change else "", said)
     return {**document, "ways": [_way(found.scenario, fit) for fit in ways]}
 
 
@@ -85,9 +86,12 @@ def better(question: Question, specs: Specs) -> dict[str, Any]:
     """The next best change of the verdict with the options that it sets, in words and None where there is none."""
     setup = first_setup(question)
     found, curve = _verdict(first(question, specs), setup)
-    change = found.better
-    text = change and (change_text(found, change) if curve is None else change_of_sessions(curve, change, setup))
-    return {"text": text, "set": changes(found.scenario, change.scenario)} if change and text else {"set": None}
+    if curve is not None:
+        text, changed = best_change(found, curve, setup) or ("", None)
+        return {"text": text, "set": changed} if changed else {"set": None}
+    if (change := found.better) is None:
+        return {"set": None}
+    return {"text": change_text(found, change), "set": changes(found.scenario, change.scenario)}
 
 
 def _way(scenario: Scenario, fit: Fit) -> dict[str, Any]:

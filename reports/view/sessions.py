@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -10,13 +11,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnknownNameError
-from roofline.core.units import seconds
+from roofline.core.units import count_text, seconds
 from roofline.launch.bundle import launch_command
 from roofline.launch.repository import name_of
 from roofline.reports.documents.analysis import interval
-from roofline.reports.documents.sentences import RUN, devices_text, inverse
+from roofline.reports.documents.answer import first_short
+from roofline.reports.documents.sentences import WIDTH, Brief, Sentences, devices_text, inverse, run_text
 from roofline.reports.view.questions import OF_A_BATCH, OF_SESSIONS, goals, of_pools, pools_of, python, words
-from roofline.reports.view.setups import Read, Setup
+from roofline.reports.view.setups import Read, Setup, changes
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import serve
 from roofline.serving.options import load_values
@@ -24,7 +26,10 @@ from roofline.serving.sessions.deployed import read_sessions, within, workload_o
 from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.serving.sessions.profiles import CHAT, PROFILES
 from roofline.serving.sessions.served import SessionCurve
-from roofline.verdict.verdict import WORTH, Change
+from roofline.serving.sessions.simulation import HOST
+from roofline.specs.servers import SERVERS, server_of
+from roofline.techniques.unsupported import not_started
+from roofline.verdict.verdict import WORTH, Verdict
 
 MOST_VALUES, MOST_POINTS, MOST_SESSIONS = 6, 12, 1024
 """Numbers of sessions on the page, of one set-up and of all, and the largest of them."""
@@ -73,48 +78,111 @@ def turns(scenario: Scenario, setup: Setup) -> tuple[Scenario, dict[str, Any], S
     tokens = (found.input_tokens_per_second, found.output_tokens_per_second)
     prompt, output = (max(1, round(each / found.turns_per_second)) for each in tokens)
     load = {"concurrency": max(1, round(found.running + found.waiting)), "prefix_hits": round(min(found.hit, 0.99), 2)}
-    return bare.with_(prompt=prompt, generate=output), load, curve
+    return _seated(bare, curve).with_(prompt=prompt, generate=output), load, curve
 
 
-def of_sessions(document: dict[str, Any], scenario: Scenario, curve: SessionCurve, tiers: str) -> dict[str, Any]:
-    """The document of the verdict on turns as requests, with the figures, the headline and the cost of sessions."""
-    (found,), count, price = curve.outcomes, round(curve.values[0]), curve.outcomes[0].cost
-    many = f"{count:,} session{'s' * (count != 1)} of {curve.workload.name or 'requests'}"
-    where = f"{name_of(scenario)} on {devices_text(scenario, curve.whole.devices)}"
-    late = [f"{name.upper()} {seconds(limit)} ({seconds(value)} at p95)" for name, value, limit in _late(curve)]
-    headline = f"Yes: {where} serves {many}"
-    if late:
-        headline = f"No: {where} misses {' and '.join(late)} with {many}"
-    elif found.thrashes:
-        headline = f"Not well: {many} outgrow the cache of {where}"
-    cache = f"Cache: {found.hit:.0%} of prompt tokens are in it, {found.endless:.0%} if it lost none"
-    cost = [] if price is None else [f"Cost: {price.session:.3g} USD a session; {price.output:.3g} USD/M output tokens"]
-    *kept, last = (line for line in document["lines"][1:] if not line.startswith(("Cost: ", "Speed: ")))
-    if last.startswith(RUN) and tiers:
-        with suppress(RooflineError):  # a connector that no option names
-            last = f"{RUN}{launch_command(scenario, concurrency=max(1, round(found.running)), tiers=tiers)}"
+def _seated(scenario: Scenario, curve: SessionCurve) -> Scenario:
+    """The scenario with a slot for each session, as far as the cache has room, of a server that allots them.
+
+    A slot keeps what its last turn had in the cache: a turn of another session in it would evict that.
+    """
+    name, given = scenario.profile.name, scenario.given
+    said = any(given(option) is not None for option in ("max_num_seqs", "max_model_len", "ctx_size"))
+    if said or curve.tandem is not None or name not in SERVERS or not server_of(name).allots:
+        return scenario
+    longest = -(-math.ceil(curve.workload.longest) // 256) * 256
+    longest = min(longest, scenario.settings.longest_of(scenario.model) or longest)
+    room = int(curve.store.tokens // longest)
+    slots = max(1, min(math.ceil(curve.values[0] / curve.replica.copies), room))
+    return scenario.with_(max_num_seqs=slots, max_model_len=longest)
+
+
+def of_sessions(
+    document: dict[str, Any], verdict: Verdict, curve: SessionCurve, tiers: str, change: str = "", said: bool = True
+) -> dict[str, Any]:
+    """The document of the verdict on turns as requests, with the lines and the figures of their sessions.
+
+    `change` is what to change next, in words. `said`: whether the formats of the scenario were asked for.
+    """
+    (found,), price = curve.outcomes, curve.outcomes[0].cost
+    latencies = {"ttft": found.ttft, "tpot": found.tpot}
+    many, user, rate = _many(curve), inverse(found.tpot.p50), count_text(found.output_tokens_per_second)
+    written = []
+    for brief in (Brief.JOINED, Brief.TERSE, Brief.LEAST):
+        told = Sentences(verdict, better=False, brief=brief, said=said)
+        times = ", ".join(f"{name.upper()} {seconds(each.p95.mid, 2)}" for name, each in latencies.items())
+        each = "" if price is None else f"{price.session:.3g} USD a session"
+        cost = told.cost if price is None else f"{each}; {price.output:.3g} USD/M output tokens"
+        lines = [
+            _headline(curve, f"{name_of(verdict.scenario)} on {devices_text(verdict.scenario, curve.whole.devices)}"),
+            f"Cache: {found.hit:.0%} of prompt tokens are in it, {found.endless:.0%} if it lost none",
+            f"Chosen: {told.chosen}",
+            f"Speed: {rate} tokens/s, {count_text(user.mid)} a user; p95 {times}",
+            f"Limited by: {told.limit}; cost: {each if each and brief > Brief.JOINED else cost}",
+            *([f"Better: {change}"] if change else []),
+            *([] if not_started(verdict.scenario) else [_run(told, curve, tiers)]),
+        ]
+        written.append(lines)
     return {
         **document,
-        "lines": [headline, cache, *kept, *cost, last],
+        "lines": first_short(written, WIDTH),
         "sessions": many,
         "stable": True,
-        "ttft_s": {name: interval(getattr(found.ttft, name)) for name in ("p50", "p95")},
-        "tpot_s": {name: interval(getattr(found.tpot, name)) for name in ("p50", "p95")},
-        "decode_tokens_per_s_per_user": interval(inverse(found.tpot.p50)),
+        **{f"{name}_s": {at: interval(getattr(each, at)) for at in ("p50", "p95")} for name, each in latencies.items()},
+        "decode_tokens_per_s_per_user": interval(user),
         "output_tokens_per_s": found.output_tokens_per_second,
         "usd_per_million_tokens": None if price is None else price.output,
     }
 
 
-def change_of_sessions(curve: SessionCurve, change: Change, setup: Setup) -> str:
-    """What a change of the turns as requests does to their sessions; "" where turns are not 5% faster."""
-    _, _, changed = turns(change.scenario, setup)
-    before, after = (float(found.outcomes[0].e2e.mean.mid) for found in (curve, changed))
-    meets = bool(_late(curve)) and not _late(changed)
-    if not meets and before < WORTH * after:
-        return ""
-    gained = "meets the target" if meets else f"{before / after:.2g} times faster"
-    return f"{change.option}, {gained}{', still too slow' * bool(_late(changed))}; {change.gives_up}"
+def _run(told: Sentences, curve: SessionCurve, tiers: str) -> str:
+    """The command that starts the server, with the tiers of its cache where its options name them."""
+    with suppress(RooflineError):
+        if tiers:
+            running = max(1, round(curve.outcomes[0].running))
+            return run_text(launch_command(told.scenario, concurrency=running, tiers=tiers), told.scenario)
+    return told.run
+
+
+def _many(curve: SessionCurve) -> str:
+    count = round(curve.values[0])
+    return f"{count:,} session{'s' * (count != 1)} of {curve.workload.name or 'requests'}"
+
+
+def _headline(curve: SessionCurve, where: str) -> str:
+    """Whether the deployment holds the sessions, within their targets."""
+    late = [f"{name.upper()} {seconds(limit)} ({seconds(value)} at p95)" for name, value, limit in _late(curve)]
+    if late:
+        return f"No: {where} misses {' and '.join(late)} with {_many(curve)}"
+    if curve.outcomes[0].thrashes:
+        return f"Not well: {_many(curve)} outgrow the cache of {where}"
+    return f"Yes: {where} serves {_many(curve)}"
+
+
+def best_change(verdict: Verdict, curve: SessionCurve, setup: Setup) -> tuple[str, dict[str, Any]] | None:
+    """The change that helps sessions most, in words, and the options that it sets; None where turns gain nothing.
+
+    Beside the change of their turns as requests, sessions that outgrow the cache may have the hosts' memory below it.
+    """
+    tried: list[tuple[str, str, Scenario, dict[str, Any]]] = []
+    if (change := verdict.better) is not None:
+        tried.append((change.option, change.gives_up, change.scenario, changes(verdict.scenario, change.scenario)))
+    if curve.outcomes[0].thrashes and not curve.store.tiers:
+        size = f"{math.ceil(curve.values[0] * curve.workload.longest * curve.store.token_bytes / 1e9)}GB"
+        tiers = {"load.tiers": f"{HOST}={size}"}
+        tried.append((f"--tiers {HOST}={size}", "takes so much of the hosts' memory", verdict.scenario, tiers))
+    best, most = None, (False, 0.0)
+    before = float(curve.outcomes[0].e2e.mean.mid)
+    for option, gives_up, scenario, told in tried:
+        with suppress(RooflineError):
+            _, _, changed = turns(scenario, {**setup, **{key: str(each) for key, each in told.items() if "." in key}})
+            after, late = float(changed.outcomes[0].e2e.mean.mid), bool(_late(changed))
+            met = bool(_late(curve)) and not late
+            if (met or before >= WORTH * after) and (met, before / after) > most:
+                most = met, before / after
+                gained = "meets the target" if met else f"{before / after:.2g} times faster"
+                best = f"{option}, {gained}{', still too slow' * late}; {gives_up}", told
+    return best
 
 
 def _late(curve: SessionCurve) -> list[tuple[str, float, float]]:

@@ -112,13 +112,9 @@ def answer(
 
 
 def _of_sessions(options: dict[str, Any], load: dict[str, Any]) -> dict[str, Any]:
-    """The document of an answer to sessions: that of the page, with the speed and the next best change in its lines.
-
-    Raises RooflineError.
-    """
+    """The document of an answer to sessions: that of the page, with the next best change. Raises RooflineError."""
     from roofline.advisor.chosen import WEIGHT_OPTIONS
-    from roofline.core.units import count_text, seconds
-    from roofline.reports.view.documents import better, verdict
+    from roofline.reports.view.documents import verdict
     from roofline.reports.view.questions import Question
     from roofline.reports.view.setups import Specs, opening
     from roofline.serving.load import LENGTHS
@@ -126,24 +122,12 @@ def _of_sessions(options: dict[str, Any], load: dict[str, Any]) -> dict[str, Any
     if given := [name for name in ("context", *LENGTHS) if options.get(name) is not None]:
         others = "'roofline serve --sessions' takes others"
         raise RooflineError(f"an answer to sessions has the lengths of their profile: {others}", options=given)
-    question = Question(setups=[opening(options, load)])
+    said = any(options.get(name) for name in WEIGHT_OPTIONS)  # a set-up has what was chosen as if it were asked for
     with closing(Specs()) as specs:
-        found, change = verdict(question, specs), better(question, specs)
+        found = verdict(Question(setups=[opening(options, load)]), specs, better=True, said=said)
     if "unanswered" in found:
         raise RooflineError(found["unanswered"])
-    if "sessions" not in found:  # it does not fit
-        return found
-    times = ", ".join(f"{name.upper()} {seconds(found[f'{name}_s']['p95']['mid'], 2)}" for name in ("ttft", "tpot"))
-    user = count_text(found["decode_tokens_per_s_per_user"]["mid"])
-    speed = f"Speed: {count_text(found['output_tokens_per_s'])} tokens/s, {user} a user; p95 {times}"
-    headline, cache, chosen, *rest = found["lines"]
-    if not any(options.get(name) for name in WEIGHT_OPTIONS):  # a set-up states what was chosen as what was asked for
-        chosen = chosen.replace(" as asked", "", 1)
-    limit, *others = rest
-    if others and others[0].startswith("Cost: "):  # of eight lines, of which the command may take three
-        limit, others = f"{limit.partition(';')[0]}; cost: {others[0].removeprefix('Cost: ')}", others[1:]
-    told = [f"Better: {change['text']}"] if change.get("text") else []
-    return {**found, "lines": [headline, cache, chosen, speed, limit, *told, *others]}
+    return found
 
 
 def _check_one(words: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from roofline.core.units import MONTH
 from roofline.scenario.analysis import analyze
 from roofline.scenario.cost import HOUR, MILLION, price, rent
 from roofline.serving.curve import Deployment
@@ -20,9 +21,6 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import budget_of
-
-MONTH = 730.0
-"""Hours of a month: 365 days of 24 hours over 12."""
 
 
 class Money(Struct, frozen=True):

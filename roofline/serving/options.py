@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Option, numbers, read_table
+from roofline.core.units import PERIODS
 
 if TYPE_CHECKING:
     from roofline.serving.load import Rollouts, Trace
@@ -82,19 +83,15 @@ def shares_of(asked: str | Sequence[float] | None) -> tuple[float, ...]:
         raise RooflineError(f"tenants are shares such as 1,3, got {quote(asked)}", options=["tenants"]) from None
 
 
-SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
-"""The seconds of the units of time of a rate."""
-
-
 _RATE = re.compile(r"(\S+?)\s*(?:rps|qps|(?:req|requests?)?\s*(?:/|\bper\b)\s*(\w+))")
 
 
 def per_second(text: str) -> str:
     """A rate in requests/s as a text without its unit, of such as 4/s, 5rps or 20000 per day; others as they are."""
-    if (match := _RATE.fullmatch(text.strip().lower())) is None or (match[2] or "s") not in SECONDS:
+    if (match := _RATE.fullmatch(text.strip().lower())) is None or (match[2] or "s") not in PERIODS:
         return text
     try:
-        return match[1] if (seconds := SECONDS[match[2] or "s"]) == 1 else repr(float(match[1]) / seconds)
+        return match[1] if (seconds := PERIODS[match[2] or "s"]) == 1 else repr(float(match[1]) / seconds)
     except ValueError:
         return text
 

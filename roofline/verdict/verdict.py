@@ -13,14 +13,15 @@ from msgspec import Struct
 
 from roofline.advisor.advice import Recommendation, advise
 from roofline.advisor.chosen import relaid
-from roofline.advisor.fitting import written
+from roofline.advisor.fitting import Fit, written
 from roofline.advisor.formats import no_narrower
-from roofline.advisor.judged import as_served, missed
+from roofline.advisor.judged import as_served, judged, missed, unready
 from roofline.advisor.judged import gain as times_better
-from roofline.advisor.planned import Plan
+from roofline.advisor.planned import Candidate, Plan
 from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import engine_techniques
 from roofline.advisor.sizing.configurations import OFFERED
+from roofline.advisor.sizing.sizing import size
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
@@ -29,11 +30,11 @@ from roofline.scenario.cost import hourly_rent, rent
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve
+from roofline.serving.layouts import Layout
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, Targets, targets_or_usual
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import largest_rate
-from roofline.specs.model_names import published_in
 from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS
 from roofline.techniques.unsupported import not_started, unsupported
@@ -71,10 +72,6 @@ TRIED = 4
 
 WORTH = 1.05
 """The gain from which a change is proposed."""
-
-
-PUBLISHED = 1.15
-"""How many times better a format without a checkpoint has to be than one that the model is published in."""
 
 
 class Change(Struct, frozen=True):
@@ -258,15 +255,13 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         """
         if not self.fits or self.too_long or self.analysis.decode is None or not_started(self.scenario):
             return None
-        changes = (*self._techniques(), *self._layouts(), *self._seats())
+        changes = [*self._techniques(), *self._layouts(), *self._seats()]
+        if not self.met and not any(change.meets for change in changes):
+            changes += self._devices()
         found = [change for change in changes if math.isfinite(change.gain)]
-        best = max(found, key=lambda change: (change.meets, change.gain * self._ready(change.scenario)), default=None)
+        best = max(found, key=lambda change: (change.meets, change.gain / unready(change.scenario)), default=None)
         best = best and self._on_its_layout(best)
         return best if best is not None and (best.gain >= WORTH or best.meets > self.met) else None
-
-    def _ready(self, changed: Scenario) -> float:
-        """What the gain of a change counts for: more of a format in which the model is published."""
-        return PUBLISHED if changed.given("quant") in published_in(changed.model.name) else 1.0
 
     def _techniques(self) -> Iterator[Change]:
         """The best techniques of a static batch of the requests that run, each under the load."""
@@ -291,6 +286,43 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         with suppress(RooflineError):  # formats of its own, which no server is told
             changed = self.scenario.with_(quant=scheme)
         return f"--quant {scheme}", changed
+
+    def serves(self, scenario: Scenario) -> bool:
+        """Whether a scenario sustains the load within the targets; true of one user."""
+        return self.load is None or judged(scenario, self.load, self.targets)[:2] == (True, 0)
+
+    @cached_property
+    def fits_with(self) -> tuple[Fit, ...]:
+        """Changes with which the model fits, the fastest first; under load also devices that serve all of it."""
+        fits = self.plan.fits_with
+        enough = None if any(self.serves(fit.scenario) for fit in fits) else self._enough
+        return fits if enough is None else tuple(sorted((*fits, enough), key=lambda fit: -fit.tokens_per_s))
+
+    def started_with(self, fit: Fit) -> str:
+        """The command that starts a change with which the model fits, for the load where that can be served."""
+        candidate = Candidate(fit.scenario, dict(fit.options))
+        load = None if self.apart or judged(fit.scenario, self.load, self.targets).value < 0 else self.load
+        return Verdict(Plan(candidate, True, self.plan.tried, load, self.targets), load, self.asked).command
+
+    @cached_property
+    def _enough(self) -> Fit | None:
+        """Devices of the same kind that serve the load, as `size` finds them; None without a load, or such devices."""
+        asked, load = self.plan.tried[0].scenario, self.load
+        if load is None or self.apart or asked.given("dp") is not None:
+            return None
+        ttft, tpot = (None if math.isinf(limit) else limit for limit in self.targets)
+        service: dict[str, Any] = {"concurrency": load.concurrency, "rate": load.rate, "ttft": ttft, "tpot": tpot}
+        service |= {"prefix_hits": load.hits} if load.hits else {}
+        with suppress(RooflineError):
+            for choice in size(asked, hw=[asked.hardware.name], most=1, **service).choices:
+                best, own = choice.best, choice.best.configuration
+                laid_out = Layout(**own.degrees, copies=best.replicas).options(asked.model)
+                formats = {name: own.changes[name] for name in ("quant", "kv") if name in own.changes}
+                if laid_out is not None:
+                    found = asked.with_(hw=asked.hardware.name, **formats, **laid_out)
+                    tokens = best.outcome.output_tokens_per_second * best.replicas
+                    return Fit({"hw": f"{best.devices}x{asked.hardware.name}", **formats}, found, tokens)
+        return None
 
     @cached_property
     def refused(self) -> str:
@@ -357,6 +389,11 @@ class Verdict(Result, Struct, frozen=True, dict=True):
                 changed = self.scenario.with_(max_num_seqs=self.users)
                 option = f"{OPTIONS['max_num_seqs'].flag} {self.users}"
                 yield from self._change(option, "has more requests in each step", changed)
+
+    def _devices(self) -> Iterator[Change]:
+        """More devices that serve the load, where it is missed with what there is."""
+        if (enough := self._enough) is not None:
+            yield from self._change(written(enough.options), "rents more", enough.scenario)
 
     def _change(
         self, option: str, gives_up: str, scenario: Scenario, gain: float = 1, alone: ExpectedGeneration | None = None

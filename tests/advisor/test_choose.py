@@ -10,8 +10,8 @@ from roofline import Decision, RooflineError, Scenario, answer, choose, serve, s
 from roofline.advisor.choosing.alternatives import Decided
 from roofline.advisor.choosing.rows import parse_api_price, rival_of
 from roofline.advisor.search.moves import context_moves, exchange_moves
+from roofline.core.units import MONTH
 from roofline.reports.documents.choose import decision_document
-from roofline.serving.money import MONTH
 from tests.cases import sampled
 
 SMALL: dict[str, Any] = {"prompt": 256, "generate": 64}

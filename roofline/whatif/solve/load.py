@@ -1,6 +1,7 @@
 """The largest load within targets: requests/s, or requests in flight, of a deployment in steady state.
 
-TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between decode steps. The targets hold at p95.
+TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between decode steps. The targets hold at p95,
+and are the usual ones of a load (`USUAL_TARGETS`) where none is given.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 from typing import Unpack
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
@@ -16,7 +18,7 @@ from roofline.core.search import bracket_root, integer_geomspace
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at, pools_of
 from roofline.serving.load import Arrivals, Load, served_scenario
-from roofline.serving.outcome import Outcome
+from roofline.serving.outcome import Outcome, targets_or_usual
 from roofline.serving.pools import Pools
 from roofline.serving.replica import Replica
 from roofline.serving.steady import largest_rate
@@ -36,7 +38,7 @@ class LoadAnswer(Result, Struct, frozen=True):
     """The largest load, its outcome and that of the next larger value tried; `value` 0 if none meets the targets.
 
     `limited_by`: ttft, tpot, or stability and the KV cache (`saturation`). `load` is the load at `value`.
-    `scenario` and `targets` are those of the question.
+    `scenario` is that of the question, and so are the `targets`, of which those in `usual` are usual ones.
     """
 
     question: str
@@ -48,6 +50,7 @@ class LoadAnswer(Result, Struct, frozen=True):
     load: Load
     scenario: Scenario
     targets: Targets
+    usual: tuple[str, ...] = ()
 
 
 def max_rate(
@@ -87,9 +90,21 @@ def _answer(
         raise RooflineError(f"under load times are expected: {', '.join(READINGS)}", options=["at"])
     if not targets.fits:
         raise RooflineError("under load the model must fit in memory", options=["ignore_memory"])
+    usual = _usual(scenario, load, targets)
+    targets = replace(targets, **usual)
     value, outcome, neighbour = largest(deployment_of(scenario, load, pools_of(pools)), load, targets)
     over = missed(neighbour, load, targets) or ("saturation",)
-    return LoadAnswer(question, value, unit, over, outcome, neighbour, load, scenario, targets)
+    return LoadAnswer(question, value, unit, over, outcome, neighbour, load, scenario, targets, tuple(usual))
+
+
+def _usual(scenario: Scenario, load: Load, targets: Targets) -> dict[str, float]:
+    """The usual targets (s) in place of those that are not given.
+
+    Requests in flight without a target of TTFT may not wait for a slot instead (`missed`).
+    """
+    ttft, tpot = targets_or_usual(None, None, generates=scenario.model.task == "generate")
+    usual = {"ttft": math.inf if load.arrivals is Arrivals.CLOSED else ttft, "tpot": tpot}
+    return {name: limit for name, limit in usual.items() if getattr(targets, name) is None and math.isfinite(limit)}
 
 
 def load_of(scenario: Scenario, concurrency: int | None = None, rate: float | None = None) -> Load:

@@ -1,6 +1,7 @@
 """The most sessions at a time that a deployment holds within targets, with the tiers below its pool and without.
 
-The theory of `roofline.serving.sessions` brackets the answer, and simulations of runs find it: targets hold at p95.
+The theory of `roofline.serving.sessions` brackets the answer, and simulations of runs find it: targets hold at p95, and
+are the usual ones of a load (`USUAL_TARGETS`) where none is given.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.argument import without_carbon
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import targets_of
-from roofline.serving.outcome import NO_TARGETS, Targets
+from roofline.serving.outcome import Targets, targets_or_usual
 from roofline.serving.sessions.deployed import Deployed, deployed_of, read_sessions
 from roofline.serving.sessions.options import SessionOptions
 from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.serving.sessions.theory import State
 from roofline.serving.sessions.transient import theory_of
 
-MAX_SESSIONS, CLOSE, FLAT = 4096, 1.05, 1.1
-"""The most sessions that are tried, and the ratio of two numbers between which none is: where throughput no longer
-grows it is flat."""
+MAX_SESSIONS, CLOSE = 4096, 1.05
+"""The most sessions that are tried, and the ratio of two numbers between which none is."""
 
 
 class Held(Struct, frozen=True):
@@ -38,13 +38,17 @@ class Held(Struct, frozen=True):
 
 
 class SessionsAnswer(Result, Struct, frozen=True):
-    """The most sessions of a deployment within targets: with its tiers, and with `fewer`: none, the nearest, ...."""
+    """The most sessions of a deployment within targets: with its tiers, and with `fewer`: none, the nearest, ....
+
+    Of the `targets` those in `usual` are usual ones, as none was given.
+    """
 
     scenario: Scenario
     deployed: Deployed
     targets: Targets
     held: Held
     fewer: tuple[Held, ...] = ()
+    usual: tuple[str, ...] = ()
 
     @property
     def alone(self) -> Held | None:
@@ -59,41 +63,41 @@ def max_sessions(
     seed: int = 0,
     **options: Unpack[SessionOptions],
 ) -> SessionsAnswer:
-    """The most sessions at a time within targets of TTFT and TPOT at p95.
+    """The most sessions at a time within targets of TTFT and TPOT at p95, by default `USUAL_TARGETS`.
 
-    Without a target, those beyond which the throughput of turns does not grow. The options are those of
-    `serve_sessions`. Raises RooflineError where the model or no turn fits.
+    The options are those of `serve_sessions`. Raises RooflineError where the model or no turn fits.
     """
     without_carbon(scenario, "sessions")
     asked = read_sessions(options)
-    if given := [name for name in ("sessions", "session_rate") if name in asked]:
-        raise RooflineError(f"{given[0]} is what is asked for: omit it")
-    targets = targets_of(ttft, tpot)
+    if counts := [name for name in ("sessions", "session_rate") if name in asked]:
+        raise RooflineError(f"{counts[0]} is what is asked for: omit it")
+    given = targets_of(ttft, tpot)
+    targets = targets_or_usual(*given)
+    usual = tuple(name for name, limit in zip(("ttft", "tpot"), given, strict=True) if math.isinf(limit))
     deployed = deployed_of(scenario, None, asked)
     held = _most(deployed, targets, seed)
     tiers = deployed.store.tiers
     parts = (replace(deployed, store=replace(deployed.store, tiers=tiers[:count])) for count in range(len(tiers)))
-    return SessionsAnswer(scenario, deployed, targets, held, tuple(_most(part, targets, seed) for part in parts))
+    fewer = tuple(_most(part, targets, seed) for part in parts)
+    return SessionsAnswer(scenario, deployed, targets, held, fewer, usual)
 
 
 def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
     """The largest number that holds: away from where theory puts it until one holds and one misses, and bisection."""
     copies = deployed.replica.copies
     low, best, high, missed = 0, None, None, tuple[str, ...]()
-    value, most, ratio = _guess(deployed, targets) * copies, 0.0, STEP
+    value, ratio = _guess(deployed, targets) * copies, STEP
     while 1 <= value <= MAX_SESSIONS:
         turns = int(min(max(LEAST_TURNS, OF_EACH * value), MOST_TURNS))
         found = outcome_at(
             deployed, None, value, is_open=False, targets=targets, simulate=turns, seed=seed, shortened=True
         )
-        over = _missed(found, targets, most)
-        most = max(most, found.turns_per_second) if low <= value else most
+        over = _missed(found, targets)
         if over:
             high, missed = value, over
         else:
             low, best = value, found
-        close = CLOSE if targets != NO_TARGETS else FLAT
-        if high is not None and high <= max(low + copies, math.ceil(low * close)):
+        if high is not None and high <= max(low + copies, math.ceil(low * CLOSE)):
             break
         if high is None or not low:
             near = low * ratio if high is None else high / ratio
@@ -106,15 +110,12 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
 
 
 def _guess(deployed: Deployed, targets: Targets) -> int:
-    """The sessions from which on the theory misses a target, or gains nothing."""
+    """The sessions from which on the theory misses a target."""
     theory = theory_of(deployed, SAMPLE)
-    known, most, limited = dict[int, bool](), 0.0, targets != NO_TARGETS
+    known: dict[int, bool] = {}
 
     def holds(number: int, state: State) -> bool:
-        nonlocal most
-        grows = state.turns_per_second >= GAIN * most
-        most = max(most, state.turns_per_second)
-        known[number] = TAIL * state.ttft <= targets[0] and state.tpot <= targets[1] and (grows or limited)
+        known[number] = TAIL * state.ttft <= targets[0] and state.tpot <= targets[1]
         return known[number]
 
     # From a quarter of the contexts that the tiers hold.
@@ -127,7 +128,7 @@ def _guess(deployed: Deployed, targets: Targets) -> int:
         while number > 1 and not holds(number // 2, theory.warm(number // 2)):
             number //= 2
         number //= 2
-    while limited and number * STEP < (high := min(each for each in (*known, MAX_SESSIONS) if each > number)):
+    while number * STEP < (high := min(each for each in (*known, MAX_SESSIONS) if each > number)):
         middle = round(math.sqrt(number * high))
         if not number < middle < high:
             break
@@ -148,14 +149,8 @@ SAMPLE = 100
 LEAST_TURNS, OF_EACH, MOST_TURNS = 1000, 10, 12_000
 """Turns of a run: so many of each session, between limits."""
 
-GAIN = 1.1
-"""The least growth of throughput with twice the sessions that counts as one."""
 
-
-def _missed(outcome: SessionOutcome, targets: Targets, most: float) -> tuple[str, ...]:
-    """The targets that an outcome misses at p95; without any, throughput that does not grow."""
+def _missed(outcome: SessionOutcome, targets: Targets) -> tuple[str, ...]:
+    """The targets that an outcome misses at p95."""
     times = (("ttft", outcome.ttft), ("tpot", outcome.tpot))
-    over = [name for (name, time), limit in zip(times, targets, strict=True) if time.p95.mid > limit]
-    if targets == NO_TARGETS and outcome.turns_per_second < most * 1.02:
-        over.append("throughput")
-    return tuple(over)
+    return tuple(name for (name, time), limit in zip(times, targets, strict=True) if time.p95.mid > limit)

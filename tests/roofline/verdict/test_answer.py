@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from roofline import RooflineError, Scenario, analyze, answer, choose, serve, size
+from roofline.advisor.judged import judged
 from roofline.advisor.planned import CONTEXT, LAYOUT
 from roofline.launch import launch, launch_command
 from roofline.reports.documents.answer import LINES, _height, answer_document
@@ -718,12 +719,43 @@ def test_the_best_change_of_formats_is_one_that_a_choice_lists() -> None:
 
 def test_a_layout_is_not_compared_with_itself() -> None:
     """Four ranks cut blocks of FP8, so that four devices are two stages in this format without being asked for."""
-    plan = answer("step-3.5-flash", "4xh100-sxm").plan
+    plan = answer("step-3.5-flash", "4xh100-sxm", quant="fp8_block").plan
     assert plan.scenario.settings.parallel.pipeline == 2
     assert plan.rival is None or plan.rival[0].settings.parallel != plan.scenario.settings.parallel
+
+
+@pytest.mark.parametrize("load", [{}, {"users": 32}])
+def test_formats_as_wide_are_tried_on_the_layouts_that_one_of_them_does_not_fit(load: dict[str, Any]) -> None:
+    chosen = answer("step-3.5-flash", "4xh100-sxm", **load).plan
+    asked = [answer("step-3.5-flash", "4xh100-sxm", quant=quant, **load).plan for quant in ("fp8", "fp8_block")]
+    best = judged(chosen.scenario, chosen.load, chosen.targets)
+    assert not any(judged(plan.scenario, plan.load, plan.targets) > best for plan in asked)
 
 
 @pytest.mark.parametrize(("hardware", "told"), [("m4-max", "fp16 in place of bf16"), ("h100-sxm", "bf16 as released")])
 def test_a_checkpoint_is_as_released_in_its_own_format_alone(hardware: str, told: str) -> None:
     """On Apple silicon llama.cpp has the 16-bit weights of a model in bf16 as fp16."""
     assert told in str(answer("llama-3.1-8b", hardware))
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "load"),
+    [("llama-3.1-405b", "h100-sxm", {"users": 100}), ("qwen3-235b-a22b", "2xl40s", {"users": 64})],
+)
+def test_what_fits_names_devices_that_serve_the_load(model: str, hardware: str, load: dict[str, Any]) -> None:
+    """As many as `size` finds; each change that only fits is said to be too slow."""
+    found = answer(model, hardware, **load)
+    sized = size(model, hw=[hardware.partition("x")[2] if hardware[0].isdigit() else hardware], **load)
+    serving = [fit for fit in found.fits_with if found.serves(fit.scenario)]
+    assert [fit.scenario.settings.parallel.devices for fit in serving] == [sized.choices[0].best.devices]
+    shown = [line for line in answer_document(found)["lines"] if line.endswith("tokens/s") or "too slow" in line]
+    late = [line for line in shown if "too slow" in line]
+    assert len(shown) == len(late) + 1
+
+
+def test_more_devices_are_offered_for_a_load_that_nothing_else_meets() -> None:
+    found = answer("llama-3.1-8b", "l40s", rate=50)
+    assert not found.met
+    assert found.better is not None
+    assert found.better.meets
+    assert found.better.scenario.settings.parallel.devices > found.devices

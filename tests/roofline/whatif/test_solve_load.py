@@ -7,6 +7,7 @@ import pytest
 from roofline import RooflineError, load_hardware, load_model
 from roofline.scenario.scenario import Scenario
 from roofline.serving import Load, serve
+from roofline.serving.outcome import USUAL_TARGETS
 from roofline.serving.pools import parse_pools
 from roofline.whatif.solve.load import max_concurrency, max_rate, missed
 from roofline.whatif.solve.targets import Targets
@@ -58,6 +59,16 @@ def test_replicas_of_prefill_and_decode_apart_meet_the_targets_and_a_second_one_
 def test_looser_targets_never_lower_the_answer() -> None:
     rates = [max_rate(REQUEST, Targets(tpot=tpot)).value for tpot in (0.03, 0.04, 0.06, 0.1)]
     assert rates == sorted(rates)
+
+
+@pytest.mark.parametrize("given", [{}, {"ttft": 0.3}, {"tpot": 0.045}, {"ttft": 0.3, "tpot": 0.045}])
+def test_what_is_not_limited_is_limited_as_usual_and_named(given: dict[str, float]) -> None:
+    answer = max_rate(REQUEST, **given)
+    assert {"ttft", "tpot"} - set(given) == set(answer.usual)
+    limits = {"ttft": answer.targets.ttft, "tpot": answer.targets.tpot}
+    assert limits == dict(zip(("ttft", "tpot"), USUAL_TARGETS, strict=True)) | given
+    assert answer.outcome is not None
+    assert all(getattr(answer.outcome, name).p95.mid <= limit for name, limit in limits.items())
 
 
 def test_targets_that_nothing_meets_and_other_targets() -> None:
