@@ -29,7 +29,7 @@ class Turns(NamedTuple):
     `idle` is the gap before it; that after it is `pause` for the client (none after the last of a sub-agent) and `gap`
     for the cache: infinite where it does not know the next turn. `main` is 1 for a session's own turns, 0 for those of
     its sub-agents. `marked`: those of `reusable` up to the end of an earlier turn, where a snapshot is. `place`: the
-    turns of main agents before it, `lane` its place among the sessions of a benchmark.
+    turns of main agents before it, `lane` its place among the sessions of a benchmark (no known trace's: any after).
     """
 
     prompt: Array
@@ -60,7 +60,7 @@ def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
         waiting = [(0, _session(draw, number, None))]
         while waiting:
             place, session = waiting.pop()
-            rows += _rows(session, work, draw, waiting, place)
+            rows += _rows(session, work, draw, waiting, place, lane=work.traces)
     # Of sessions with many turns there are more rows than are needed.
     return Turns(*np.array(rows, float).T).some(np.ones(len(rows), bool), count)
 
@@ -110,7 +110,7 @@ def _rows(
                 child.idle, away = away, 0.0
                 waiting.append((at, child))
                 others = max(others, sum(child.gap[:-1]))
-            others = others if work.joined and (session.replayed is None or work.branch_agents > 1) else 0.0
+            others = others if work.waits(session.replayed is not None) else 0.0
             after = max(after, others)
         known, away = grown(session, work), away + after
         left = turn.prompt - work.shared - session.common + (turn.output if work.kept else 0)

@@ -378,7 +378,7 @@ class SessionRun(Simulation):
 
     def _follow(self, session: Session, children: list[Session], at: float, turn: Turn) -> None:
         """The turn after one of a session comes at a time, or when the last sub-agent ends that it waits for."""
-        if children and self.work.joined and (session.replayed is None or self.work.branch_agents > 1):
+        if children and self.work.waits(session.replayed is not None):
             left = {child.number for child in children}
             self.joins |= dict.fromkeys(left, (at, turn, left))
         else:

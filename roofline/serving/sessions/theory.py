@@ -182,7 +182,7 @@ class Theory:
         self.budget, self.between, self.lag = float(min(replica.budget, MAX_TOKENS)), scheduler.pause, scheduler.lag
         self.samples = Samples(self.turns.prompt.size)
         # A session whose turns wait for its sub-agents has one turn at a time: its own, or of the longest of those.
-        joined = self.work.joined & (self.turns.lane >= self.work.traces)
+        joined = self.work.waits(self.turns.lane < self.work.traces)
         self.serial = np.where(joined & (self.turns.main == 0), _longest(self.work), self.turns.main)
         self.front = scheduler.received(self.turns.prompt)
         accepted = self.decode.steps.accepted

@@ -163,6 +163,10 @@ class Workload(Checked, frozen=True):
         """The first traces of which the means are known."""
         return self.replayed[-1].sessions if self.replayed else 0
 
+    def waits(self, known: Any) -> Any:
+        """Whether turns wait for the sub-agents before them; `known` (of many): those of a trace that is `replayed`."""
+        return self.joined and (self.branch_agents > 1 or np.logical_not(known))
+
     def trace(self, place: int) -> Replayed | None:
         """The trace that a benchmark replays at a place, of the first ones."""
         return next((each for each in self.replayed if place < each.sessions), None)

@@ -425,13 +425,16 @@ def test_first_traces_have_their_means_after_a_rehearsal() -> None:
 
 @pytest.mark.parametrize("agents", [1, 3])
 def test_first_traces_wait_for_several_sub_agents_not_for_one(agents: int) -> None:
-    """A single one runs beside the next turns of them."""
-    lengths = {"branch_turns": 5, "branch_first": 500}
-    shape = {"branches": 0.3, "branch_agents": agents, "duration": 100.0, "begun": (0.0, 0.0), "warmup": 0}
+    """A single one runs beside the next turns of them: as simulated, so in theory."""
+    lengths = {"branch_turns": 5, "branch_first": 500, "turns": 100}
+    shape = {"branches": 0.3, "branch_agents": agents, "duration": 1000.0, "begun": (0.0, 0.0), "warmup": 0}
     parts = {name: parse_lengths(each) for name, each in lengths.items()}
     works = [workload(**shape, **parts, joined=joined, replayed=(Replayed(5, output=50),)) for joined in (False, True)]
     free, joined = (simulate_sessions(deployed(work), None, 5, seed=1) for work in works)
     assert (joined.prompt.size < 0.95 * free.prompt.size) == (agents > 1)
+    for work, ran in zip(works, (free, joined), strict=True):
+        rate = ran.prompt.size / ran.duration
+        assert theory_of(deployed(work)).warm(5).turns_per_second == pytest.approx(rate, rel=0.1)
 
 
 @pytest.mark.slow
