@@ -116,11 +116,11 @@ def _until_time(runs: Sequence[SessionRun], time: float) -> None:
 
 def _until(runs: Sequence[SessionRun], number: int, limits: Targets = NO_TARGETS) -> None:
     """Follow replicas, the earliest first, until so many turns are done, or p95 of one is sure to be over a limit."""
-    done = 0
-    while (sum_ := sum(len(run.rows) for run in runs)) < number:
-        min(runs, key=attrgetter("ready")).event()
-        if limits != NO_TARGETS and sum_ >= done + CHECKED:
-            done = sum_
+    checked, limited, alone = 0, limits != NO_TARGETS, runs[0] if len(runs) == 1 else None
+    while (done := len(alone.rows) if alone else sum(len(run.rows) for run in runs)) < number:
+        (alone or min(runs, key=attrgetter("ready"))).event()
+        if limited and done >= checked + CHECKED:
+            checked = done
             rows = np.array([row[:PROMPT] for run in runs for row in run.rows])
             times = rows[:, 1] - rows[:, 0], (rows[:, 2] - rows[:, 1]) / np.maximum(rows[:, 3] - 1, 1)
             over = np.array([(time > limit).sum() for time, limit in zip(times, limits, strict=True)])

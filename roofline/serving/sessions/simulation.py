@@ -34,13 +34,16 @@ HOST = "dram"
 
 
 class _Request(Sequence):
-    """A turn inside the engine: whether it has pinned its path, and is loading; `need` are the tokens of its memory."""
+    """A turn inside the engine: whether it has pinned its path, and is loading; `need` are the tokens of its memory.
 
-    __slots__ = ("loaded", "need", "pinned", "turn")
+    `refused` is the last change of the memory (`SessionRun.changes`) after which it found no room.
+    """
+
+    __slots__ = ("loaded", "need", "pinned", "refused", "turn")
 
     def __init__(self, index: int, at: float, turn: Turn, output: int) -> None:
         super().__init__(index, at, turn.prompt, output, 0)
-        self.turn, self.pinned, self.loaded, self.need = turn, False, False, 0.0
+        self.turn, self.pinned, self.loaded, self.need, self.refused = turn, False, False, 0.0, -1
 
 
 class SessionRun(Simulation):
@@ -75,7 +78,7 @@ class SessionRun(Simulation):
         self.homes: dict[int, int] = {}
         self.due: list[tuple[float, int, Turn | None]] = []
         self.loading: list[tuple[float, int, _Request]] = []
-        self.aside = True
+        self.aside, self.changes = True, 0
         self.number, self.active = count(), dict[int, Turn]()
         self.rows: list[tuple[float, ...]] = []
         self.found: list[tuple[int, ...]] = []
@@ -119,7 +122,8 @@ class SessionRun(Simulation):
 
     def _sooner(self) -> float:
         """The time of the next turn, or of the end of a load."""
-        return min((heap[0][0] for heap in (self.due, self.loading) if heap), default=math.inf)
+        due = self.due[0][0] if self.due else math.inf
+        return min(due, self.loading[0][0]) if self.loading else due
 
     def _awaited(self) -> float:
         return min(self._sooner(), self.coming[0][0] if self.coming else math.inf)
@@ -178,6 +182,10 @@ class SessionRun(Simulation):
     # Memory
 
     def _admit(self, queue: deque[tuple[int, Sequence]], left: int, found: list[Piece]) -> None:
+        first = queue[0][1]
+        assert isinstance(first, _Request)
+        if first.refused == self.changes:  # running requests have only grown since
+            return
         self.aside = True
         while queue and queue[0][0] <= self.step and self.store.tiers and self._set_aside(queue):
             pass
@@ -223,6 +231,7 @@ class SessionRun(Simulation):
     def _is_loaded(self, request: _Request) -> None:
         """A request whose prefix is in the pool goes before those that wait."""
         self.promised = max(self.promised - request.need, 0.0)
+        self.changes += 1
         if self.data > 1:
             self.taken[request.rank] -= request.need
         self.waiting += 1
@@ -256,9 +265,9 @@ class SessionRun(Simulation):
         cache = self.caches[sequence.rank]
         known = sum(run.held[0] for run in tail.path() if run.pins) * self.block
         need += self.store.own
-        if self._taken(sequence.rank) + need - min(known, need) > self.pool / self.data + cache.shared * self.block:
-            return False
-        if self.slots * (self._active(sequence.rank) + 1) > self.states:
+        over = self._taken(sequence.rank) + need - min(known, need) > self.pool / self.data + cache.shared * self.block
+        if over or self.slots * (self._active(sequence.rank) + 1) > self.states:
+            sequence.refused = self.changes
             return False
         below = any(self._find(sequence)[1:])
         # One whose prefix is in a lower tier is set aside first, at the latest before the next step.
@@ -346,6 +355,8 @@ class SessionRun(Simulation):
         return self.context + self.promised + self.store.own * self._active(rank)
 
     def _changed(self) -> None:
+        """The memory that running requests take has changed other than by the tokens that they generate."""
+        self.changes += 1
         own = self.store.own * (self.running + len(self.prefilling))
         self.room = self.pool - own + sum(cache.shared for cache in self.caches) * self.block  # type: ignore[assignment]
 

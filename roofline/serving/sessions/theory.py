@@ -297,8 +297,8 @@ class Theory:
         within = np.minimum(turns.gap + outside, self.grid[:, np.newaxis])  # (grid, turns)
         running = rate * float(use.mean())
         live = rate * np.where(np.isfinite(turns.gap), use + turns.gap + outside, use).mean()
-        ends, time = ~np.isfinite(turns.gap), use + within
-        dead = rate * (ends * within).mean(axis=1)
+        ends, time, count = np.isinf(turns.gap), use + within, use.size
+        dead = rate * (within @ ends) / count
         away, own = turns.idle + outside, np.maximum(turns.reusable, 1.0)
         number = rate * time.mean(axis=1)  # of contexts touched, with a snapshot, beside those that turns replaced
         snapshots = number + rate * float((turns.reusable > 0).mean()) * self.grid + running
@@ -314,12 +314,12 @@ class Theory:
                 found.append(np.ones(own.size))
                 continue
             left = turns.left + weight
-            touched = rate * (left * time).mean(axis=1)
+            touched = rate * (time @ left) / count
             deviation = np.sqrt(
-                np.maximum(rate * (left**2 * time).mean(axis=1) - touched**2 / np.maximum(live + dead, 1.0), 1.0)
+                np.maximum(rate * (time @ left**2) / count - touched**2 / np.maximum(live + dead, 1.0), 1.0)
             )
             # A session's own context is one of those that live; of those that ended it is none.
-            own_part = (touched - rate * (left * ends * within).mean(axis=1)) / max(live, 1.0)
+            own_part = (touched - rate * (within @ (left * ends)) / count) / max(live, 1.0)
             touched += weight * (snapshots - number - running) + self.store.own * running * (tier == 0)
             if self.store.left and not tier:
                 touched += rate * self.store.left * (computed + float(turns.output.mean())) * self.grid
@@ -420,11 +420,12 @@ def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
     near = (room - mean > -BELOW * deviation) & (room - size - mean < ABOVE * deviation)
     room, mean, deviation, size = (np.broadcast_to(each, near.shape)[near] for each in (room, mean, deviation, size))
     shape = mean**2 / deviation**2
+    factorial = gammaln(shape + 1)
 
     def short(most: Array) -> Array:
         most = np.maximum(most, 1e-9 * mean)
         place = most * shape / mean
-        weighted = np.exp(shape * np.log(place) - place - gammaln(shape + 1))
+        weighted = np.exp(shape * np.log(place) - place - factorial)
         return np.asarray((most - mean) * gammainc(shape, place) + mean * weighted)
 
     found[near] = (short(room) - short(room - size)) / size
