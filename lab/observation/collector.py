@@ -64,11 +64,13 @@ COMPARING = Parameter(
 )
 
 COUNTING = Parameter(
-    "counting", Unit.RATIO, 1e-3, 20, 1e-3, "clocks of a unit to count a score that is alike, in decode", start=1.0
+    "counting", Unit.RATIO, 1e-3, 20, 1e-3, "clocks of a unit to count a score that is alike", start=1.0
 )
-"""TensorRT-LLM's tables of DSA have 2.7 to 3.4 clocks, in three releases on both families, vLLM's 0.1 to 0.8. Of a
-trained indexer 64 rows of 9,295 scores take TensorRT-LLM 14 us (its tech blog 15), as the constants of selections
-have it without this term; 3 clocks a score would be 14 us more."""
+"""TensorRT-LLM's tables of DSA's decode have 2.7 to 3.4 clocks, in three releases on both families, vLLM's 0.1 to 0.8;
+prompts of DSA have them, too: between prompts of equal tokens a score takes vLLM 6.7 ps on B200 and 9.3 to 9.7 on H100
+and H200, beyond what grows with the heads of the indexer, so by the clock and not by the bandwidth. Of a trained
+indexer 64 rows of 9,295 scores take TensorRT-LLM 14 us (its tech blog 15), as the constants of selections have it
+without this term; 3 clocks a score would be 14 us more."""
 
 LAYERS = ("sparse_prefill", "sparse_decode")
 """Kinds of kernels whose tables are of whole layers; their `launch` is that within a step."""
@@ -153,7 +155,8 @@ class Collector(Harness):
         found = [*super().parameters(op, format)]
         found += [GRAPH] if op in GRAPHED else []
         found += [SMALL] if op in LAYERS else []
-        found += [COMPARING] if op == "sparse_prefill" else [COUNTING] if op == "sparse_decode" else []
+        found += [COMPARING] if op == "sparse_prefill" else []
+        found += [COUNTING] if op == "sparse_decode" or (op == "sparse_prefill" and format.startswith("dsa")) else []
         found += [PADDING] if (op, format) == ("gemm", "fp8_block") else []
         return (*found, *(host_of(op, format) if self.hosted else ()))
 
@@ -210,10 +213,9 @@ class Collector(Harness):
         time = time + rows.column("rest") + constants.get("small", 0.0)
         if np.any(rows.column("compared") > 0):
             time = time + constants.get("comparing", 0.0) * rows.column("compared") / unit_clocks(hardware)
-        if op == "sparse_decode":
-            selected = rows.shape
-            alike = counted(selected.batch, selected.scored, units(hardware)) * np.logical_not(selected.is_whole)
-            time = time + constants.get("counting", 0.0) * alike / unit_clocks(hardware)
+        if op in LAYERS and constants.get("counting", 0.0) > 0:
+            alike = counted(rows.shape, 1.0 if op == "sparse_prefill" else units(hardware))
+            time = time + constants["counting"] * alike / unit_clocks(hardware)
         if op == "sparse_prefill":
             time = time - rows.shape.is_dense(constants) * rows.column("skipped")
         launched, host = alone & (rows.column("graph") == 0.0), constants.get("host", NO_HOST)

@@ -6,8 +6,8 @@ with the k-th best score holds at most `most_compared` scores, it ranks these by
 in many bins, of which one holds few. The collector's are in one: a row of n scores, k < n <= `most_compared`, takes n^2
 comparisons, and a longer one hardly any. Rows of two calls are tokens of as many sequences as a call holds.
 
-In decode a row is counted by one block of threads, whose atomic additions to one bin wait for each other: some clocks a
-score, in which other units idle where a step has fewer tokens than the device has units (`counted`).
+A row is counted by one block of threads, whose atomic additions to one bin wait for each other: some clocks a score, in
+which other units idle where a step of decode has fewer tokens than the device has units (`counted`).
 
 Chosen on vLLM's CSA of one GPU: with these numbers of the sources its rows of 500 to 5,000 scores leave 6 to 8% on
 H100, H200 and B200 (20% without), with other limits 8 to 12.
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roofline.timing.kernels import Array
+from roofline.timing.kernels.sparse import Selected
 
 ROWS = 12288.0
 """Rows of a call whose candidates are compared in pairs (kSortingAlgorithmThreshold)."""
@@ -45,9 +46,15 @@ ENGINES: Mapping[str, Selecting] = {
 """Engines with this kernel; SGLang has another one, whose time does not depend on it."""
 
 
-def counted(batch: Array, scored: Array, units: float) -> Array:
-    """Scores of a step of decode, with those that units without a token could have counted meanwhile."""
-    return np.asarray(np.maximum(1.0, units / batch) * scored)
+def counted(selected: Selected, blocks: float) -> Array:
+    """Scores of the rows from which some are left out, with those that idle units could have counted meanwhile.
+
+    A row keeps one of `blocks` units busy in decode; prompts have rows for all units, so that `blocks` is 1. Rows of a
+    prompt without a prefix grow token by token, and those of full selections hold the longer ones.
+    """
+    if blocks > 1.0:
+        return np.asarray(np.maximum(1.0, blocks / selected.batch) * selected.scored * ~selected.is_whole)
+    return np.asarray(selected.scored * selected.full * (2.0 - selected.full))
 
 
 def comparisons(engine: str, batch: Array, tokens: Array, cached: Array, kept: Array, ratio: float) -> Array:

@@ -255,9 +255,9 @@ def percentiles(errors: Array) -> Residuals:
 
 
 def ranges(op: str, parts: Sequence[Measurements]) -> dict[str, tuple[float, float]]:
-    """The smallest and largest value of each column that a fit keeps."""
-    found = {}
+    """The smallest and largest value of each size of the kernel that a fit keeps."""
+    found, shapes = {}, [kernel(op).shape(part.columns) for part in parts]
     for name in kernel(op).ranged:
-        values = [part.frame[name] for part in parts]
+        values = [getattr(shape, name) for shape in shapes]
         found[name] = (float(min(v.min() for v in values)), float(max(v.max() for v in values)))
     return found

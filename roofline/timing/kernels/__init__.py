@@ -104,6 +104,7 @@ class _Schema(Struct, frozen=True, forbid_unknown_fields=True):
     classes: dict[str, float]
     formatted: tuple[str, ...] | None = None
     ranged: int | None = None
+    derived: tuple[str, ...] = ()
 
 
 _SCHEMA = convert(bundled("timing/kernels/schema.yaml"), dict[str, _Schema])
@@ -131,7 +132,7 @@ def _shipped(
         parameters if callable(parameters) else lambda _format: parameters,
         Regimes(lambda shape: reduce(mul, (size(shape) for size in sizes)), tuple(edges), tuple(row.classes), unusual),
         (*row.texts, *row.sizes),
-        row.sizes[: row.ranged],
+        (*row.sizes[: row.ranged], *row.derived),
         row.held_out,
         row.texts if row.formatted is None else row.formatted,
         instructions,

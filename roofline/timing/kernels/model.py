@@ -157,10 +157,11 @@ class Formula(Protocol):
 class Kernel(Struct, frozen=True):
     """One kind of kernel: its shape, bound, terms and parameters, and how its measurements are grouped.
 
-    `shape` reads rows of the measurement schema: arrays, a kernel a row, or Python's numbers of one. `columns` are
-    the shape columns of a measurement, `ranged` those with a fitted range, `held_out` those whose combinations are held
-    out as a whole. `formatted` are the columns that select a set of parameters: the data type, and the cache's where it
-    differs; for collectives their kind (they move bytes of any type), for the gated delta rule the kernel variant.
+    `shape` reads rows of the measurement schema: arrays, a kernel a row, or Python's numbers of one. `columns` are the
+    shape columns of a measurement, `ranged` the sizes with a fitted range, `held_out` the columns whose combinations
+    are held out as a whole. `formatted` are the columns that select a set of parameters: the data type, and the cache's
+    where it differs; for collectives their kind (they move bytes of any type), for the gated delta rule the kernel
+    variant.
     `instructions` are the most FLOP in a cycle of a multiprocessor that kernels in a format reach, whatever its peak.
     """
 

@@ -73,9 +73,23 @@ PADDED = Parameter("padded", Unit.CHOICE, 0, 1, 0, "1: small kernels pass over p
 """Of DeepSeek-V4's layers, whose queries and outputs vLLM writes into buffers of 64 or 128 heads (`padded_heads` in
 deepseek_v4_attention.py); in DSA and MSA it helped no table, and MSA's on another GPU were 17% off for 10."""
 
+DEEPGEMM_SCORES = 0.5, 0.55
+"""The least and the usual fraction of the FP8 peak that DeepGEMM's kernel of a prompt's scores reaches.
 
+A run of its own test on Hopper has 1,004 to 1,145 TFLOP/s from 4,096 to 65,536 keys (sgl-project/sglang, issue 11989)
+of a peak of 1,979. Tables of DSA end at 32,768 keys and are fitted as well with 0.1, with which 100,000 keys take twice
+as long: fitted up to 8,192 keys, the longer rows are 11 to 12% off with this bound and 17 to 28% without it.
+"""
+
+
+@cache
 def prefill_parameters(format: str) -> tuple[Parameter, ...]:
     """The parameters of prompts, of a kind of layers and a cache."""
+    if format.startswith("dsa"):
+        low, usual = DEEPGEMM_SCORES
+        return tuple(
+            replace(one, low=low, default=usual) if one.name == "score_efficiency" else one for one in PARAMETERS
+        )
     return (*PARAMETERS, PADDED) if format.startswith(("csa", "hca")) else PARAMETERS
 
 
@@ -113,6 +127,11 @@ class Selected(Shape, frozen=True):
     def is_whole(self) -> NDArray[np.bool_]:
         """Where no key is left out."""
         return np.asarray(self.kv_len * np.maximum(self.batch, 1.0) >= self.scored * (1.0 - 1e-9))
+
+    @property
+    def context(self) -> Array:
+        """Keys that the indexer scored for a token, or that it attends to without one."""
+        return np.where(self.scored > 0, self.scored / np.maximum(self.batch, 1.0), self.kv_len)
 
     @property
     def full(self) -> Array:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lab.observation.selecting import ENGINES, ROWS, comparisons, counted
+from roofline.timing.kernels import kernel
 
 
 def of(engine, batch, tokens, cached, kept=512.0, ratio=4.0):
@@ -43,8 +44,24 @@ def test_a_call_of_vllm_holds_scores_of_512_mib():
     assert four == pytest.approx(3 * of("vllm", 1, tokens, cached))
 
 
+def selected(batch, keys, kept, scored):
+    """The selections of so many tokens, which attend to `keys` of the scored ones each on the mean."""
+    columns = {"batch": batch, "kv_len": keys, "slots": kept, "scored": scored, "heads": 8.0, "width": 2176.0}
+    columns |= {"entry": 576.0, "index_flops": 16384.0, "index_key": 132.0, "dtype": "bf16", "kv_dtype": "fp8"}
+    return kernel("sparse_prefill").shape(columns)
+
+
 def test_units_without_a_token_wait_for_those_that_count():
     """One token takes as long as one for each unit, and twice as many tokens take twice as long."""
-    one, all_units, twice = counted(tokens := np.array([1.0, 132.0, 264.0]), 1e5 * tokens, 132.0)
+    tokens = np.array([1.0, 132.0, 264.0])
+    one, all_units, twice = counted(selected(tokens, 2048.0, 2048.0, 1e5 * tokens), 132.0)
     assert one == pytest.approx(all_units)
     assert twice == pytest.approx(2 * all_units)
+
+
+@pytest.mark.parametrize("length", [1000, 2048, 5000, 32768])
+def test_rows_of_a_prompt_that_leave_scores_out_count_all_of_theirs(length):
+    visible, kept = np.arange(1.0, length + 1), 2048.0
+    keys = np.minimum(visible, kept).mean()
+    found = counted(selected(float(length), keys, kept, visible.sum()), 1.0)
+    assert float(found) == pytest.approx(visible[visible > kept].sum(), rel=1e-3, abs=1.0)
