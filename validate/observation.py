@@ -41,6 +41,13 @@ _OF_CACHE = dict.fromkeys(
 CONSTANTS: dict[str, tuple[Parameter, ...]] = {"gemm": (L2_SHARE,), "moe": (L2_SHARE,), **_OF_CACHE}
 """The constants of warm operands, by kind of kernel."""
 
+WEIGHTS_HELD, PROMPTS_HELD, CACHE_HELD = 8.0, 4.0, 16.0
+"""Exponents e: of those tried, the loss of ten refits to public tables is within 0.03% of the least with each.
+
+It is 0.2% larger for BF16 weights with 3, 0.1% for the operands of prompts with 2, and 0.4% for a KV cache with 8, and
+changes by less with larger exponents: such tables tell that little is held beyond the L2, hardly how suddenly.
+"""
+
 COPIES = {"nvfp4": 1.0}
 """Copies of the weights that a benchmark cycles through, by format; 6 for others."""
 
@@ -151,15 +158,15 @@ def replayed(rows: Observation, shape: Any, hardware: Hardware, constants: Param
     match rows.op:
         case "gemm":
             footprint = COPIES.get(shape.dtype, 6.0) * shape.weight_bytes + shape.activation_bytes
-            return replace(shape, cold=1.0 - warm * held(footprint, cache, 8.0), padded=~warm)
+            return replace(shape, cold=1.0 - warm * held(footprint, cache, WEIGHTS_HELD), padded=~warm)
         case "moe":
-            return replace(shape, cold=1.0 - warm * held(shape.weight_bytes, cache, 8.0))
+            return replace(shape, cold=1.0 - warm * held(shape.weight_bytes, cache, WEIGHTS_HELD))
         case "attention_prefill" | "mla_prefill":
             seen = mla.attended(shape, constants) if rows.op == "mla_prefill" else shape
-            inside = warm * held(seen.kv_traffic + seen.activation_traffic, cache, 4.0)
+            inside = warm * held(seen.kv_traffic + seen.activation_traffic, cache, PROMPTS_HELD)
         case "attention_decode":
             shape = replace(shape, all_keys=warm)
-            inside = warm * held(cache_bytes(shape, hardware, constants), cache, 16.0)
+            inside = warm * held(cache_bytes(shape, hardware, constants), cache, CACHE_HELD)
         case _:
-            inside = warm * held(shape.latent_bytes, cache, 16.0)
+            inside = warm * held(shape.latent_bytes, cache, CACHE_HELD)
     return replace(shape, cold=1.0 - inside + inside / constants["l2_speedup"])

@@ -62,7 +62,11 @@ QUANTIZED, UNFUSED = ("fp8", "nvfp4"), ("o_proj",)
 """Formats of GEMMs whose inputs norms and activations can write, and those whose input is of attention's kernel."""
 
 LAUNCH = 2e-6
-"""Seconds: launch of a small kernel in a step."""
+"""Seconds: launch of a small kernel in a step, such as the one that quantizes the activations of an FP8 GEMM.
+
+GEMMs of at most 16 rows and 2M weights take that much longer in FP8 than in BF16, in public tables with CUDA graphs of
+vLLM 0.24 and SGLang (medians): -0.2 to 2.4 us on H100, H200 and L40S, 2.2 to 5.1 us on B200, GB200 and RTX PRO 6000.
+"""
 
 MEASURED_CACHES = ("bf16", "fp16", "fp32", "fp8")
 """Formats of the KV cache that measured attention kernels read, beside that of the queries."""
