@@ -24,7 +24,7 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.techniques.unsupported import unsupported
-from roofline.whatif.odds import HEDGED, SURE, Odds
+from roofline.whatif.odds import HEDGED, Odds
 
 CONVERTED = 1.15
 """The most bits of a weight over those of the checkpoint from which it is converted: of FP8 Q8_0 has 1.06."""
@@ -131,7 +131,7 @@ class Plan(Struct, frozen=True, dict=True):
         """The best of others, and how sure it is that the chosen one is better; None where it is."""
         best = max(others, key=lambda each: judged(each, self.load, self.targets)[:3], default=None)
         found = None if best is None else compared(self.scenario, best, self.load, self.targets)
-        return None if best is None or found is None or found.probability >= SURE else (best, found)
+        return None if best is None or found is None or found.confidence == "sure" else (best, found)
 
     @cached_property
     def faster(self) -> tuple[str, Odds] | None:

@@ -177,7 +177,7 @@ class Sentences(Struct, frozen=True):
             parts[0] += f" ({half[0]}, for which half of the devices would do, is {half[1]:.2g} times as fast)"
         if (faster := plan.faster) is not None:
             name, found = faster
-            likely = "" if found.probability <= 1 - SURE else "likely "
+            likely = "" if found.probability <= 1 - SURE and found.measured else "likely "
             parts.append(f"{name} is {likely}{1 / float(found.gain.mid):.2g} times as fast")
         return "; ".join([*parts, *self._layout])
 
