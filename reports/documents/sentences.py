@@ -233,6 +233,9 @@ class Sentences(Struct, frozen=True):
             else:
                 sure = "too close to call with" if close else f"likely ({found.probability:.0%}) before"
                 shown += f", {sure} {beside}"
+        exchange = self.verdict.plan.candidate.options.get("all_to_all")
+        if exchange and self.brief < Brief.LEAST:
+            shown += f", experts exchange by {exchange}"
         return list(filter(None, [shown, f"prefill and decode apart, {apart}" if apart else ""]))
 
     @property
