@@ -12,7 +12,7 @@ from roofline.advisor.formats import no_narrower
 from roofline.advisor.planned import CONTEXT
 from roofline.core.units import count_text, rate_text, seconds, si, target_text
 from roofline.launch.command import needs_of
-from roofline.launch.repository import name_of, published, repository_of
+from roofline.launch.repository import maker, name_of, published, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
@@ -381,7 +381,9 @@ def run_text(command: str, scenario: Scenario) -> str:
     if "  # " in command:
         pass
     elif f" {PLACEHOLDER} " in f"{command} ":
-        needed = f"  # {PLACEHOLDER}: a checkpoint in {scenario.precision.weights.name}"
+        scheme = scenario.given("quant") or scenario.precision.weights.name
+        made = f", which {made} makes" if (made := maker(scenario, scheme)) else ""
+        needed = f"  # {PLACEHOLDER}: a checkpoint in {scenario.precision.weights.name}{made}"
     elif name in SERVERS and (plugin := server_of(name).plugin(scenario.hardware)):
         needed = f"  # with the plugin {plugin}"
     elif needs is not None and needs.tokenizer and command.startswith(REMOTE):
