@@ -28,7 +28,7 @@ from roofline.scenario.kv_capacity import startable, startable_sequences
 from roofline.scenario.memory import more_memory
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
-from roofline.serving.layouts import layouts_on
+from roofline.serving.layouts import layouts_on, wide_exchange
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets, targets_or_usual
 from roofline.specs.checkpoint import released_scheme
@@ -242,7 +242,8 @@ def relaid(chosen: Scenario, load: Load, targets: Targets) -> Candidate | None:
     found, users = [Candidate(chosen, {})], load.concurrency or 1
     at_once = users if found[0].memory(users).fits else 1
     for layout in layouts_on(chosen, devices):
-        if (options := layout.options(chosen.model)) is not None:
+        own = layout.options(chosen.model)
+        for options in () if own is None else (own, *_exchanged(chosen, {**plain, **own})):
             with suppress(RooflineError):
                 changed = Candidate(chosen.with_(**{**plain, **options}), options)
                 if changed.memory(at_once).fits and changed.supported and not refused(changed.scenario):
@@ -335,6 +336,8 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
     own, model = asked.settings.parallel, asked.model
     yield {}
     if not asked.counted:
+        if loaded:
+            yield from _exchanged(asked, {})
         if model.experts and asked.given("ep") is None and any(not_whole(asked)):
             yield {"ep": own.tensor * own.data}
         return
@@ -342,5 +345,15 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
         degrees = (layout.tensor, layout.pipeline, layout.data * layout.copies, layout.expert)
         options = layout.options(model)
         asked_for = loaded or layout.data * layout.copies == 1
-        if options is not None and asked_for and degrees != (own.tensor, own.pipeline, own.data, own.expert):
+        if options is None or not asked_for:
+            continue
+        if degrees != (own.tensor, own.pipeline, own.data, own.expert):
             yield options
+        yield from _exchanged(asked, options)
+
+
+def _exchanged(asked: Scenario, layout: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A layout with the exchange of experts that people ask for on it (`wide_exchange`)."""
+    with suppress(RooflineError):
+        if (name := wide_exchange(asked.with_(**layout))) is not None:
+            yield {**layout, "all_to_all": name}

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.advisor.fitting import Fit, what_fits
 from roofline.advisor.formats import weight_bits
@@ -24,7 +25,7 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.techniques.unsupported import unsupported
-from roofline.whatif.odds import HEDGED, SURE, Odds
+from roofline.whatif.odds import HEDGED, Odds
 
 CONVERTED = 1.15
 """The most bits of a weight over those of the checkpoint from which it is converted: of FP8 Q8_0 has 1.06."""
@@ -38,7 +39,7 @@ NOTED = 1.05
 CONTEXT = 4096
 """The tokens that one user has room for where no option says how long a sequence is."""
 
-LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
+LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel", "all_to_all")
 """Options that say how the model is spread over devices."""
 
 
@@ -125,13 +126,14 @@ class Plan(Struct, frozen=True, dict=True):
         users = (self.load.concurrency if self.load is not None else None) or 1
         at_once = users if chosen.memory(users).fits else 1
         fitting = [each.scenario for each in others if each.memory(at_once).fits]
-        return self._surely([each for each in fitting if each.settings.parallel != parallel])
+        plain = replace(parallel, exchange="")  # a layout is no rival of itself with another exchange
+        return self._surely([each for each in fitting if replace(each.settings.parallel, exchange="") != plain])
 
     def _surely(self, others: list[Scenario]) -> tuple[Scenario, Odds] | None:
         """The best of others, and how sure it is that the chosen one is better; None where it is."""
         best = max(others, key=lambda each: judged(each, self.load, self.targets)[:3], default=None)
         found = None if best is None else compared(self.scenario, best, self.load, self.targets)
-        return None if best is None or found is None or found.probability >= SURE else (best, found)
+        return None if best is None or found is None or found.confidence == "sure" else (best, found)
 
     @cached_property
     def faster(self) -> tuple[str, Odds] | None:

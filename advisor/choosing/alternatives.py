@@ -23,7 +23,7 @@ from roofline.launch.bundle import refused
 from roofline.scenario.analysis import static_batch
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
-from roofline.serving.layouts import Layout, laid_out, layouts_on, linked_devices, replicated
+from roofline.serving.layouts import Layout, laid_out, layouts_on, linked_devices, replicated, wide_exchange
 from roofline.serving.load import Load
 from roofline.serving.outcome import Targets
 from roofline.serving.pools import Pools
@@ -34,7 +34,6 @@ from roofline.specs.servers import SERVERS, server_of
 from roofline.techniques import techniques
 from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.support import is_documented, runs, runs_on
-from roofline.timing.exchanges import other_exchanges
 
 
 class Decided(StrEnum):
@@ -62,9 +61,6 @@ class Alternative(Struct, frozen=True):
     pools: Pools | None = None
 
 
-NODE = 8
-"""Expert ranks beyond which another exchange is compared, too."""
-
 OFFLOADED = (0.25, 0.5, 0.75, 1.0)
 """Fractions of the weights in CPU memory that are compared."""
 
@@ -89,10 +85,8 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
         if layout.degrees.keys() == {"tensor"} and devices > 1 and (divided := context_parallel(server)):
             label = f"TP {layout.tensor} DCP {divided.settings.parallel.context}"
             yield Alternative(replicated(label, layout.copies), divided, layout.copies)
-        elif layout.data > NODE:  # where the engine's own exchange may not be what people run
-            parallel = server.settings.parallel.on(scenario.hardware)
-            for name in other_exchanges(scenario.profile, scenario.hardware, parallel)[:1]:
-                yield Alternative(f"{layout.label}, {name}", server.with_(all_to_all=name), layout.copies)
+        elif (name := wide_exchange(server)) is not None:
+            yield Alternative(f"{layout.label}, {name}", server.with_(all_to_all=name), layout.copies)
 
 
 def _laid_out(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple[Layout, Scenario]]:

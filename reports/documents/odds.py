@@ -7,7 +7,7 @@ from typing import Any
 
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import finite
-from roofline.whatif.odds import Odds
+from roofline.whatif.odds import SURE, Odds
 
 RATIOS: Mapping[str, str] = {
     "throughput": "{ratio} times the tokens/s a device of {second}",
@@ -34,7 +34,8 @@ def sure(document: Mapping[str, Any]) -> str:
     """How sure a verdict is, in words with its probability; a probability near 1 is not rounded to it."""
     share = document["probability"]
     told = "over 99%" if share > 0.99 else f"{share:.0%}"
-    words = {"sure": f"{told} sure", "likely": f"likely, {told}", "open": f"too close to call, {told}"}
+    likely = "likely" if share >= SURE else f"likely, {told}"  # and not sure, as too little is measured for the share
+    words = {"sure": f"{told} sure", "likely": likely, "open": f"too close to call, {told}"}
     doubts = document["doubts"]
     unknown = f"; little is measured of {' and '.join(doubts)}" if doubts else ""
     return words[document["confidence"]] + unknown

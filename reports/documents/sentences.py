@@ -12,7 +12,7 @@ from roofline.advisor.formats import no_narrower
 from roofline.advisor.planned import CONTEXT
 from roofline.core.units import count_text, rate_text, seconds, si, target_text
 from roofline.launch.command import needs_of
-from roofline.launch.repository import name_of, published, repository_of
+from roofline.launch.repository import maker, name_of, published, repository_of
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import UTILIZATION, UTILIZED, hardware_name
@@ -177,7 +177,7 @@ class Sentences(Struct, frozen=True):
             parts[0] += f" ({half[0]}, for which half of the devices would do, is {half[1]:.2g} times as fast)"
         if (faster := plan.faster) is not None:
             name, found = faster
-            likely = "" if found.probability <= 1 - SURE else "likely "
+            likely = "" if found.probability <= 1 - SURE and found.measured else "likely "
             parts.append(f"{name} is {likely}{1 / float(found.gain.mid):.2g} times as fast")
         return "; ".join([*parts, *self._layout])
 
@@ -233,6 +233,9 @@ class Sentences(Struct, frozen=True):
             else:
                 sure = "too close to call with" if close else f"likely ({found.probability:.0%}) before"
                 shown += f", {sure} {beside}"
+        exchange = self.verdict.plan.candidate.options.get("all_to_all")
+        if exchange and self.brief < Brief.LEAST:
+            shown += f", experts exchange by {exchange}"
         return list(filter(None, [shown, f"prefill and decode apart, {apart}" if apart else ""]))
 
     @property
@@ -378,7 +381,9 @@ def run_text(command: str, scenario: Scenario) -> str:
     if "  # " in command:
         pass
     elif f" {PLACEHOLDER} " in f"{command} ":
-        needed = f"  # {PLACEHOLDER}: a checkpoint in {scenario.precision.weights.name}"
+        scheme = scenario.given("quant") or scenario.precision.weights.name
+        made = f", which {made} makes" if (made := maker(scenario, scheme)) else ""
+        needed = f"  # {PLACEHOLDER}: a checkpoint in {scenario.precision.weights.name}{made}"
     elif name in SERVERS and (plugin := server_of(name).plugin(scenario.hardware)):
         needed = f"  # with the plugin {plugin}"
     elif needs is not None and needs.tokenizer and command.startswith(REMOTE):

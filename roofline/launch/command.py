@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError
-from roofline.launch.repository import HUB, name_of, published, quantized, repository_of
+from roofline.launch.repository import HUB, maker, name_of, published, quantized, repository_of
 from roofline.launch.settings import Wanted
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware
@@ -185,7 +185,8 @@ def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: b
         if listed := quantized(scenario, scheme or scenario.precision.weights.name):
             return listed, ""
     form = f"in {scheme}" if scheme else "converted to MLX" if server.name == "mlx" else "of it"
-    return "MODEL", f"MODEL: a checkpoint of {name_of(scenario)} {form}; its spec names none"
+    made = f", which {made} makes" if (made := maker(scenario, scheme or "")) else ""
+    return "MODEL", f"MODEL: a checkpoint of {name_of(scenario)} {form}{made}; its spec names none"
 
 
 class Needs(Struct, frozen=True, forbid_unknown_fields=True):

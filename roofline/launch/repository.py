@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+
+from msgspec import Struct
 
 from roofline.scenario.scenario import Scenario
 from roofline.specs.model_names import (
@@ -14,6 +17,7 @@ from roofline.specs.model_names import (
     made_name,
     quantized_repositories,
 )
+from roofline.specs.records import bundled_record
 
 HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)(?:/.*)?", re.ASCII)
 _REPOSITORY = re.compile(r"(?:(?:https?://)?(?:huggingface\.co|hf\.co)/)?([\w.-]+/[\w.-]+)", re.ASCII)
@@ -51,8 +55,31 @@ def name_of(scenario: Scenario) -> str:
 
 
 def quantized(scenario: Scenario, scheme: str) -> str:
-    """The listed repository of the scenario's model in a scheme; "" for none."""
-    return quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
+    """The listed repository of the scenario's model in a scheme, or that of its devices' vendor; "" for none."""
+    listed = quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
+    return listed or vendors(scenario, scheme)
+
+
+class _Makers(Struct, frozen=True, forbid_unknown_fields=True):
+    published: Mapping[str, Mapping[str, tuple[str, ...]]]
+    makers: Mapping[str, Mapping[str, str]]
+
+
+def vendors(scenario: Scenario, scheme: str) -> str:
+    """The repository of the model in a scheme that the vendor of the devices publishes for them; "" for none."""
+    listed = _makers().published.get(scenario.hardware.vendor, {}).get(scheme, ())
+    own = letters(repository_of(scenario).rpartition("/")[2] or scenario.model.name)
+    plain = [own + ending + letters(scheme) for ending in ("", "instruct")]
+    return next((each for each in listed if letters(each.rpartition("/")[2]).startswith(tuple(plain))), "")
+
+
+def maker(scenario: Scenario, scheme: str) -> str:
+    """What makes a checkpoint in a scheme for the vendor's devices; "" where no document names it."""
+    return _makers().makers.get(scenario.hardware.vendor, {}).get(scheme, "")
+
+
+def _makers() -> _Makers:
+    return bundled_record(_Makers, "launch/makers.yaml")
 
 
 def released_in(scenario: Scenario, scheme: str) -> str:

@@ -19,6 +19,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import SERVER_DEVICES, Hardware
 from roofline.specs.model import Model
+from roofline.timing.exchanges import other_exchanges
 
 STAGES = (1, 2, 3, 4, 8)
 """Numbers of pipeline stages that are tried on any devices."""
@@ -102,6 +103,21 @@ def layouts_on(scenario: Scenario, devices: int) -> Iterator[Layout]:
     for copies in divisors(devices):
         for server in servers(scenario.model, scenario.hardware, scenario.profile, devices // copies):
             yield replace(server, copies=copies)
+
+
+WIDE = 8
+"""Ranks that attend to sequences of their own beyond which another exchange than the engine's own is tried."""
+
+
+def wide_exchange(server: Scenario) -> str | None:
+    """The exchange that an engine runs when asked among many expert ranks; None for few, and where one was asked for.
+
+    An engine's own one may not be what people run there: vLLM gathers the tokens of all ranks.
+    """
+    parallel = server.settings.parallel.on(server.hardware)
+    if parallel.data <= WIDE or parallel.exchange:
+        return None
+    return next(iter(other_exchanges(server.profile, server.hardware, parallel)), None)
 
 
 def linked_devices(hardware: Hardware) -> int:

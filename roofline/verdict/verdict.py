@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.advisor.advice import Recommendation, advise
-from roofline.advisor.chosen import relaid
+from roofline.advisor.chosen import plan_for, relaid
 from roofline.advisor.fitting import Fit, written
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.judged import as_served, judged, missed, unready
@@ -304,6 +304,12 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         load = None if self.apart or judged(fit.scenario, self.load, self.targets).value < 0 else self.load
         return Verdict(Plan(candidate, True, self.plan.tried, load, self.targets), load, self.asked).command
 
+    def _tokens(self, scenario: Scenario) -> float:
+        """The output tokens/s of the load on a scenario that serves it."""
+        assert self.load is not None
+        (outcome,) = serve(scenario, self.load, untold=False).outcomes
+        return outcome.output_tokens_per_second
+
     @cached_property
     def _enough(self) -> Fit | None:
         """Devices of the same kind that serve the load, as `size` finds them; None without a load, or such devices."""
@@ -316,12 +322,18 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         with suppress(RooflineError):
             for choice in size(asked, hw=[asked.hardware.name], most=1, **service).choices:
                 best, own = choice.best, choice.best.configuration
-                laid_out = Layout(**own.degrees, copies=best.replicas).options(asked.model)
+                hw = {"hw": f"{best.devices}x{asked.hardware.name}"}
                 formats = {name: own.changes[name] for name in ("quant", "kv") if name in own.changes}
-                if laid_out is not None:
-                    found = asked.with_(hw=asked.hardware.name, **formats, **laid_out)
-                    tokens = best.outcome.output_tokens_per_second * best.replicas
-                    return Fit({"hw": f"{best.devices}x{asked.hardware.name}", **formats}, found, tokens)
+                laid_out = Layout(**own.degrees, copies=best.replicas).options(asked.model)
+                if laid_out is None:  # replicas that divide experts are no options: as an answer lays them out
+                    for count in (best.devices, 2 * best.devices):
+                        hw = {"hw": f"{count}x{asked.hardware.name}"}
+                        found = plan_for(asked.with_(**hw), load, self.targets).scenario
+                        if self.serves(found):
+                            return Fit(hw, found, self._tokens(found))
+                    return None
+                found = asked.with_(hw=asked.hardware.name, **formats, **laid_out)
+                return Fit({**hw, **formats}, found, best.outcome.output_tokens_per_second * best.replicas)
         return None
 
     @cached_property

@@ -38,6 +38,8 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import Engine
 from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.weight_only import kernel_of
+from roofline.timing.calibration import Basis
+from roofline.timing.chains import ENGINES
 from roofline.timing.intervals import Estimate
 from roofline.timing.intervals.passes import ratio_error
 from roofline.timing.intervals.releases import support, young_error
@@ -46,12 +48,13 @@ Timed = Literal["ttft", "tpot", "total"]
 
 
 class _Part(NamedTuple):
-    """A kernel of a pass: kind, weight-only kernel and hardware, key of its shape, error (s), whether inherited."""
+    """Kernels of a pass: kind, weight-only kernel and hardware, key of their shape, error and time (s), their basis."""
 
     kind: tuple[str, str, str]
     shape: float
     error: float
-    inherited: bool
+    time: float
+    basis: Basis
 
 
 def gain(before: Analysis, after: Analysis, metric: Timed = "total") -> Estimate:
@@ -65,7 +68,7 @@ def gain(before: Analysis, after: Analysis, metric: Timed = "total") -> Estimate
     for analysis, sign, time in ((before, -1, first), (after, 1, second)):
         for part in _parts(analysis, metric):
             errors[part.kind][part.shape] += sign * part.error / time
-            inherited |= part.inherited
+            inherited |= part.basis != "calibrated"
     kinds = {kind: shapes.values() for kind, shapes in errors.items()}
     square = ratio_error(kinds, inherited) + _hosts(before, after)
     middle, width = first / second, math.exp(math.sqrt(square))
@@ -113,7 +116,8 @@ def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
             kind = (kernel.kind, str(variant), run.placement.hardware.name)
             weight = times * slower * kernel.count * float(np.mean(run.repeat))
             # Equal times to many digits identify the same kernel.
-            yield _Part(kind, float(f"{middle:.9e}"), weight * error, kernel.basis(run.step.queries) != "calibrated")
+            shape, basis = float(f"{middle:.9e}"), kernel.basis(run.step.queries)
+            yield _Part(kind, shape, weight * error, weight * middle, basis)
 
 
 NORMAL = NormalDist()
@@ -158,6 +162,18 @@ def _unfitted_kernel(scenario: Scenario) -> object:
     return None if family in kernel.fitted else kernel.name
 
 
+def _unmeasured_engine(scenario: Scenario) -> str | None:
+    """The engine, where most of its time is in kernels that no constants of the family of devices describe.
+
+    None for an engine whose kernels nobody measures apart: its profile has its published speeds on such devices.
+    """
+    if scenario.profile.measured_as(scenario.hardware)[0] not in ENGINES:
+        return None
+    parts = _parts(analyze(scenario.plain.at(batch=1)), "total")
+    far = sum(part.time for part in parts if part.basis in ("pooled", "engine"))
+    return scenario.profile.name if far > sum(part.time for part in parts) / 2 else None
+
+
 def borrowed_acceptance(scenario: Scenario) -> str | None:
     """Where an acceptance was measured with another model; None for a model's own."""
     drafts = scenario.settings.speculation
@@ -169,7 +185,15 @@ RUNS = "median error of TPOT of InferenceX's runs (`roofline validate serving`)"
 NODES = 0.3
 """The median error over several nodes, and of pipelines, of which none is measured."""
 
+UNMEASURED = "these engines on this family of devices"
+
 DOUBTS = (
+    Doubt(
+        UNMEASURED,
+        0.4,
+        "the components 'engine' and 'pooled' of GEMMs and of attention (hwspecs/calibration/levels.yaml)",
+        _unmeasured_engine,
+    ),
     Doubt("pipelines", NODES, "no measured pipeline: as several nodes", lambda found: found.settings.parallel.pipeline),
     Doubt("several nodes", NODES, f"{RUNS} with wide expert parallelism, and of public speeds of 2 to 8 nodes", _nodes),
     Doubt("decode context parallelism", NODES, "none measured", lambda found: found.settings.parallel.context),
@@ -214,14 +238,26 @@ class Odds(Struct, frozen=True):
     doubts: tuple[str, ...] = ()
 
     @property
+    def measured(self) -> bool:
+        """Whether engines that differ were measured on the family of the devices."""
+        return UNMEASURED not in self.doubts
+
+    @property
     def confidence(self) -> str:
-        """The probability in words: sure, likely or open."""
-        return "sure" if self.probability >= SURE else "likely" if self.probability >= HEDGED else "open"
+        """The probability in words: sure, likely or open. Nothing is sure of an engine where it was not measured."""
+        return (
+            "sure" if self.probability >= SURE and self.measured else "likely" if self.probability >= HEDGED else "open"
+        )
 
 
 def doubts(one: Scenario, other: Scenario) -> Iterator[Doubt]:
-    """The parts in which two scenarios differ, and whose predictions err beyond kernels."""
-    return (doubt for doubt in DOUBTS if doubt.part(one) != doubt.part(other))
+    """The parts in which two scenarios differ, and whose predictions err beyond kernels.
+
+    Intervals of kernels on different devices are independent already: engines are compared on the same ones.
+    """
+    apart = one.profile.name != other.profile.name and one.hardware.name == other.hardware.name
+    asked = (doubt for doubt in DOUBTS if apart or doubt.name != UNMEASURED)
+    return (doubt for doubt in asked if doubt.part(one) != doubt.part(other))
 
 
 def odds(

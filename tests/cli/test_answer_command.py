@@ -172,3 +172,19 @@ def test_a_format_that_was_chosen_for_sessions_was_not_asked_for(run: Run) -> No
 def test_lengths_that_sessions_do_not_take_are_refused(run: Run, lengths: tuple[str, str]) -> None:
     status, _, err = run("qwen3-8b", "h100-sxm", "--sessions", "4", *lengths)
     assert (status, lengths[0] in err) == (2, True)
+
+
+@pytest.mark.parametrize("hardware", ["rtx-4090", "m4-max"])
+def test_a_server_that_allots_its_slots_has_one_for_each_session_that_fits(run: Run, hardware: str) -> None:
+    """A slot keeps the cache of its last turn: sessions that share one evict each other."""
+    out = run("llama-3.1-8b", hardware, "--engine", "llama.cpp", "--sessions", "2", "--profile", "chat")[1]
+    assert "--parallel 2" in " ".join(out.split())
+
+
+def test_sessions_that_outgrow_the_cache_may_have_memory_below_it(run: Run) -> None:
+    out = run("gpt-oss-120b", "2xh100-sxm", "--sessions", "40", "--profile", "swe-agent")[1]
+    assert "outgrow the cache" in out
+    size = re.search(r"Better: --tiers dram=(\d+)GB", out)
+    assert size is not None
+    with_it = run("gpt-oss-120b", "2xh100-sxm", "--sessions", "40", "--tiers", f"dram={size[1]}GB")[1]
+    assert "outgrow the cache" not in with_it

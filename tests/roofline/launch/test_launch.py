@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roofline import Scenario, analyze, serve
+from roofline import Scenario, analyze, answer, serve
 from roofline.core.errors import RooflineError
 from roofline.launch import launch, launch_command
 from roofline.scenario.options import OPTIONS
@@ -521,3 +521,28 @@ def test_sglang_is_told_the_requests_of_all_ranks_and_those_that_run_with_drafts
     drafting = Scenario("llama-3.1-8b", "h100-sxm", engine="sglang", techniques="eagle-3")
     assert "--max-running-requests" not in launch(drafting, concurrency=32).command
     assert "--max-running-requests 128" in launch(drafting, concurrency=128).command
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "loaded"),
+    [
+        ("llama-3.3-70b", "mi355x", "amd/Llama-3.3-70B-Instruct-MXFP4-Preview"),
+        ("deepseek-r1", "8xmi355x", "amd/DeepSeek-R1-MXFP4-Preview"),
+        ("llama-3.3-70b", "b200-sxm", "MODEL"),
+        ("qwen3-32b", "mi355x", "MODEL"),
+    ],
+)
+def test_a_checkpoint_that_a_vendor_makes_is_loaded_on_its_devices(model: str, hardware: str, loaded: str) -> None:
+    command = launch_command(Scenario(model, hardware, quant="mxfp4"))
+    assert f"vllm serve {loaded}" in command
+
+
+def test_the_exchange_that_was_chosen_is_in_the_command() -> None:
+    """vLLM gathers the tokens of all expert ranks where it is not told another exchange."""
+    found = answer("deepseek-r1", "gb200", dp=72, ep=72, users=500, prompt=1000)
+    assert found.scenario.settings.parallel.exchange == "nvlink_one_sided"
+    assert "--all2all-backend flashinfer_nvlink_one_sided" in found.command
+    asked = answer("deepseek-r1", "gb200", dp=72, ep=72, all_to_all="allgather_reducescatter", users=500, prompt=1000)
+    assert asked.outcome is not None
+    assert found.outcome is not None
+    assert found.outcome.output_tokens_per_second > asked.outcome.output_tokens_per_second
