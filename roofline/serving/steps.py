@@ -50,7 +50,7 @@ from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.passes import Pass
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
-from roofline.serving.ranks import busiest, under_load, uneven
+from roofline.serving.ranks import busiest, grouped, under_load, uneven
 from roofline.serving.tables import Array, Curve, Table, geometric
 from roofline.specs.engine import Engine
 from roofline.timing.evaluation import resolve
@@ -246,7 +246,8 @@ class StepTimes:
         chosen = min((spec.top_k for spec in specs), default=1)
         variance = math.expm1(uneven(parallel) ** 2)
         per_expert = max((variance / spec.experts for spec in specs), default=0.0)
-        most = busiest(tokens * self.data, parallel.expert, chosen, per_expert) / self.data
+        of_groups = max((grouped(spec, parallel.expert) for spec in specs if variance), default=0.0)
+        most = busiest(tokens * self.data, parallel.expert, chosen, per_expert, of_groups) / self.data
         of_experts, of_late = (
             np.interp(most, tokens, spent[among & routed].sum(axis=0)) + spent[among & sent].sum(axis=0)
             for among in (shared & ~late, late)
