@@ -16,7 +16,7 @@ from roofline.graph.layers.basic import Formats, activation, collective
 from roofline.graph.layers.embedding import embedding, head
 from roofline.graph.layers.layer import layer_ops
 from roofline.graph.layers.unet import unet_blocks
-from roofline.graph.op import Op, Section, extent_rules, shared
+from roofline.graph.op import Link, Op, Section, extent_rules, shared
 from roofline.graph.parallel import SINGLE, Collective, Parallelism
 from roofline.graph.ranks import check_stages, rank_model, with_copies
 from roofline.graph.rewrite import Rewrite
@@ -53,6 +53,12 @@ class Network(Struct, frozen=True, dict=True, cache_hash=True):
         return tuple(
             replace(rule, uneven=self.uneven) if isinstance(rule, Pool) and rule.routed else rule for rule in rules
         )
+
+    @cached_property
+    def exchange(self) -> Link | None:
+        """The link over which expert ranks exchange tokens; None without such ranks."""
+        links = (op.link for section in self.sections for op in section.ops if op.link is not None)
+        return next((link for link in links if link.routed is not None), None)
 
     @property
     def ops(self) -> tuple[tuple[Op, float, str], ...]:

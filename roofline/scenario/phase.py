@@ -127,7 +127,8 @@ class Phase:
         """The kernels of a pass, on this phase's engine by default."""
         engine = engine or self.engine
         hardware = run.placement.hardware.unlimited or run.placement.hardware
-        return timing(run.placement, engine, self._calibrate(hardware, engine))
+        prompts = self.name != "decode" and run.placement.network.exchange is not None
+        return timing(run.placement, engine, self._calibrate(hardware, engine), prompts)
 
     @cached_property
     def _values(self) -> list[Any]:

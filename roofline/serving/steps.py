@@ -50,7 +50,7 @@ from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.passes import Pass
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
-from roofline.serving.ranks import busiest, under_load, uneven
+from roofline.serving.ranks import busiest, grouped, under_load, uneven
 from roofline.serving.tables import Array, Curve, Table, geometric
 from roofline.specs.engine import Engine
 from roofline.timing.evaluation import resolve
@@ -188,7 +188,7 @@ class StepTimes:
         if self.data > 1:  # of all ranks, the tokens of one sequence are less than one of each
             self.tokens = np.append(geometric(1, self.data - 1, TOKENS) / self.data, self.tokens)
         nothing = Curve(self.tokens, np.zeros_like(self.tokens))
-        self.local = self.experts = self.head = self.late = self.late_experts = nothing
+        self.local = self.experts = self.head = self.late = self.late_experts = self.sums = nothing
         self.tail = max((group.layer.tail for group in self.scenario.model.groups), default=0)
         of_decode, of_prefill = np.zeros(shape), np.zeros((pieces[0].size, pieces[1].size))
         spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
@@ -197,7 +197,7 @@ class StepTimes:
             one = self._phase(decode=True).timed(main)
             names = _names(one)
             head = np.array([name[0] == HEAD for name in names])
-            shared, prompt = np.zeros_like(head), prompts.get(part)
+            shared, prompt, other = np.zeros_like(head), prompts.get(part), one
             if prompt is not None:
                 other = self._phase(decode=False).timed(prompt)
                 by_tokens = {name for name, alone in zip(_names(other), _by_tokens(other), strict=True) if alone}
@@ -206,6 +206,8 @@ class StepTimes:
                 own = np.array([name not in common and name[0] != HEAD for name in _names(other)])
                 of_prefill = of_prefill + self._seconds(prompt, of_prefill.shape, own, decode=False)
             self._add_shared_times(one, main, shared, head)
+            if self.data > 1 and main.placement.network.exchange is not None:
+                self.sums = self.sums + (self._sent(other) - self._sent(one)) * float(np.max(main.repeat))
             self.kernels += one.number * float(np.max(main.repeat)) / whole
             if decode:
                 of_decode = of_decode + self._seconds(main, shape, ~shared & ~head, decode=True)
@@ -246,13 +248,21 @@ class StepTimes:
         chosen = min((spec.top_k for spec in specs), default=1)
         variance = math.expm1(uneven(parallel) ** 2)
         per_expert = max((variance / spec.experts for spec in specs), default=0.0)
-        most = busiest(tokens * self.data, parallel.expert, chosen, per_expert) / self.data
+        of_groups = max((grouped(spec, parallel.expert) for spec in specs if variance), default=0.0)
+        most = busiest(tokens * self.data, parallel.expert, chosen, per_expert, of_groups) / self.data
         of_experts, of_late = (
             np.interp(most, tokens, spent[among & routed].sum(axis=0)) + spent[among & sent].sum(axis=0)
             for among in (shared & ~late, late)
         )
         self.experts, self.late_experts = self.experts + (of_experts - hidden), self.late_experts + of_late
         self.head = self.head + spent[head].sum(axis=0)
+
+    def _sent(self, timing: Timing) -> Array:
+        """Seconds in which expert ranks exchange so many tokens of each."""
+        step = Step(self.tokens, np.ones_like(self.tokens), np.full_like(self.tokens, 100.0))
+        ops = timing.placement.ops
+        sent = [any(ops[part][0].is_all_to_all for part in kernel.parts) for kernel in timing.kernels]
+        return np.asarray(timing.spent(timing.detail(step))[np.array(sent)].sum(axis=0))
 
     def _seconds(self, run: Pass, shape: tuple[int, ...], rows: Any = slice(None), *, decode: bool) -> Array:
         """Seconds of the kernels `rows` of a pass, at each point of a grid."""
@@ -274,6 +284,7 @@ class StepTimes:
         ends = decoded + self.engine.logits_of(own, computed)
         others = tokens if mean is None else mean
         seconds = self.local(tokens) + self.head(ends) + self.experts(others)
+        seconds = seconds + self.sums(others) * (chunk > 0)
         if self.tail:  # of each prompt the last tokens alone
             kept = decoded + minimum(chunk, prompts * self.tail)
             seconds = seconds + self.late(kept) + self.late_experts(others * kept / maximum(tokens, 1e-9))

@@ -23,7 +23,7 @@ from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Calibration, Fit, Match
 from roofline.timing.collectives import of_two_peers, on_host
-from roofline.timing.exchanges import GATHERED, exchange_match, exchange_of, exchange_shape
+from roofline.timing.exchanges import GATHERED, SUMMED, exchange_match, exchange_of, exchange_shape
 from roofline.timing.intervals.kernels import UNMEASURED, unmeasured
 from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel
@@ -101,8 +101,8 @@ class Choices(Struct, frozen=True, cache_hash=True):
     vector_experts: bool = False
 
 
-def choices_of(placement: Placement, engine: Engine, calibration: Calibration) -> Choices:
-    """The choices of an engine for a placed graph."""
+def choices_of(placement: Placement, engine: Engine, calibration: Calibration, prompts: bool = False) -> Choices:
+    """The choices of an engine for a placed graph; `prompts`: of a pass that computes prompts."""
     hardware = placement.hardware
     return Choices(
         hardware,
@@ -113,7 +113,7 @@ def choices_of(placement: Placement, engine: Engine, calibration: Calibration) -
         engine.gated_delta_rule,
         not engine.uses_calibrated_kernels(hardware),
         "quantization" in engine.fusions,
-        exchange_of(placement, engine),
+        exchange_of(placement, engine, prompts),
         tuple(engine.told.items()),
         engine.vector_experts,
     )
@@ -162,7 +162,7 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
         matches, others = (
             {op: _of_ranks(match, choices) for op, match in found.items()} for found in (matches, others)
         )
-        if shape.op == "moe" and choices.exchange in ("", GATHERED):
+        if shape.op == "moe" and choices.exchange in ("", GATHERED, SUMMED):
             shape = replace(shape, texts={**shape.texts, "among": ranks})
     for op, name in choices.also:
         match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts)) if op in matches else None

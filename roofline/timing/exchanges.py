@@ -1,7 +1,8 @@
 """Which exchange expert ranks run (rows of `exchanges.yaml`), and the constants of its kernels.
 
 DeepEP has a kernel for the few tokens of decode and one for the many of prefill: up to `FEW` tokens a rank the former
-runs. Gathering all tokens and scattering the sums are two collectives of NCCL.
+runs. Gathering all tokens and scattering the sums are two collectives of NCCL; where ranks have different numbers of
+tokens, as those of prompts, some engines take two all-reduces instead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FEW = 256.0
 """Tokens of a rank up to which DeepEP's low-latency kernel runs: engines' buffers have 128 to 256 (SGLang's
 SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, vLLM's VLLM_MOE_DP_CHUNK_SIZE)."""
 
-GATHERED, NCCL = "allgather_reducescatter", "nccl"
+GATHERED, SUMMED, NCCL = "allgather_reducescatter", "all_reduces", "nccl"
 
 MORI = "mori"
 """AMD's kernels (ROCm/mori), which send as DeepEP's normal ones do, with constants of their own on CDNA."""
@@ -35,6 +36,7 @@ class Choice(Dated, frozen=True, kw_only=True):
     """A row: what it is for, and the exchange that runs there. See the file for the meaning of each field."""
 
     exchange: str
+    prompts: str = ""
     nodes: str = ""
     vendor: str = ""
     family: str = ""
@@ -57,20 +59,26 @@ def choices(part: str = "exchanges") -> tuple[Choice, ...]:
     return convert(bundled("timing/exchanges.yaml")[part], tuple[Choice, ...])
 
 
-def exchange_of(placement: Placement, engine: Engine) -> str:
-    """The exchange of a placed graph's expert ranks, "" without any: the one asked for, or the engine's own."""
-    links = (op.link for section in placement.network.sections for op in section.ops if op.link is not None)
-    link = next((link for link in links if link.routed is not None), None)
+def exchange_of(placement: Placement, engine: Engine, prompts: bool = False) -> str:
+    """The exchange of a placed graph's expert ranks, "" without any: the one asked for, or the engine's own.
+
+    `prompts`: of a pass that computes prompts.
+    """
+    link = placement.network.exchange
     if link is None or link.routed is None:
         return ""
     if link.routed.exchange:
         return link.routed.exchange
-    return exchange_choice(engine, placement.hardware, placement.nodes.span(link.reach).across_nodes, link.ranks)
+    several = placement.nodes.span(link.reach).across_nodes
+    return exchange_choice(engine, placement.hardware, several, link.ranks, prompts)
 
 
-def exchange_choice(engine: Engine, hardware: Hardware, several: bool, ranks: int) -> str:
+def exchange_choice(engine: Engine, hardware: Hardware, several: bool, ranks: int, prompts: bool = False) -> str:
     """The exchange that an engine's release runs among `ranks` of such hardware, over one or several nodes."""
-    return next((row.exchange for row in choices() if row.runs(engine, hardware, several, ranks)), NCCL)
+    row = next((row for row in choices() if row.runs(engine, hardware, several, ranks)), None)
+    if row is None:
+        return NCCL
+    return (prompts and row.prompts) or row.exchange
 
 
 def other_exchanges(engine: Engine, hardware: Hardware, parallel: Parallelism) -> list[str]:
@@ -88,9 +96,9 @@ def exchange_shape(link: Link, exchange: str) -> KernelShape | None:
     routed = link.routed
     if routed is None or exchange in ("", NCCL):
         return None
-    if exchange == GATHERED:
-        message = routed.tokens * (link.ranks * routed.plain_bytes)
-        return collective_shape(link, "reduce_scatter" if routed.returns else "all_gather", message)
+    if exchange in (GATHERED, SUMMED):
+        name = "all_reduce" if exchange == SUMMED else "reduce_scatter" if routed.returns else "all_gather"
+        return collective_shape(link, name, routed.tokens * (link.ranks * routed.plain_bytes))
     names = ("tokens", "row_bytes", "top_k", "experts", "reached", "reached_nodes")
     sizes = {name: getattr(routed, name) for name in names}
     op = "deepep_normal" if exchange in ("deepep", MORI) else exchange

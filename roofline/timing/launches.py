@@ -101,9 +101,12 @@ class Kernel(Struct, frozen=True):
         return match.origin
 
 
-def launches(placement: Placement, engine: Engine, calibration: Calibration) -> list[Kernel]:
-    """The kernels of a placed graph: the engine's fusions, and all other operators one by one."""
-    choices = choices_of(placement, engine, calibration)
+def launches(placement: Placement, engine: Engine, calibration: Calibration, prompts: bool = False) -> list[Kernel]:
+    """The kernels of a placed graph: the engine's fusions, and all other operators one by one.
+
+    `prompts`: of a pass that computes prompts.
+    """
+    choices = choices_of(placement, engine, calibration, prompts)
     found: list[Kernel] = []
     start = 0
     for section in placement.network.sections:

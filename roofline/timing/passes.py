@@ -109,17 +109,18 @@ class Timing:
     """The kernels of a placed graph on an engine, ready to be evaluated for any workload; `number` counts them.
 
     `unfused`: the time of each relative to one kernel, where the engine runs several for it. `waited`: that of all
-    relative to a device alone, which waits for no other.
+    relative to a device alone, which waits for no other. `prompts`: of a pass that computes prompts, whose tokens some
+    engines exchange otherwise.
     """
 
-    def __init__(self, placement: Placement, engine: Engine, calibration: Calibration) -> None:
+    def __init__(self, placement: Placement, engine: Engine, calibration: Calibration, prompts: bool = False) -> None:
         engine = engine.on(placement.hardware)  # experts in CPU memory run on the CPU
         limited = None
         if placement.hardware.unlimited is not None:  # kernels at the full clock, bounds at the limited one
             limited, placement = placement.hardware, replace(placement, hardware=placement.hardware.unlimited)
         self.placement = placement
         self.engine = engine
-        self.kernels = tuple(launches(placement, engine, calibration))
+        self.kernels = tuple(launches(placement, engine, calibration, prompts))
         shapes = [entry.shape for entry in self.kernels if entry.shape]
         self.monomials = monomials_of([size for shape in shapes for size in shape.sizes.values()])
         self._counts = np.array([entry.count for entry in self.kernels])
@@ -393,6 +394,6 @@ parallelism have batches that fewer ranks had before.
 
 
 @cached(maxsize=512)
-def timing(placement: Placement, engine: Engine, calibration: Calibration) -> Timing:
-    """The kernels of `placement` on `engine`, with the constants of `calibration`."""
-    return Timing(placement, engine, calibration)
+def timing(placement: Placement, engine: Engine, calibration: Calibration, prompts: bool = False) -> Timing:
+    """The kernels of `placement` on `engine`, with the constants of `calibration`; `prompts` as of `Timing`."""
+    return Timing(placement, engine, calibration, prompts)

@@ -319,6 +319,14 @@ def test_experts_of_marlin_take_what_servers_measure(hardware: str, requests: in
     assert Predictor()(found).tpot.p50.mid == pytest.approx(tpot, rel=0.06)
 
 
+@pytest.mark.parametrize(("requests", "tpot"), [(64, 31.4), (128, 41.3), (256, 58.3)])
+def test_gpt_oss_on_amd_takes_what_servers_measure(requests: int, tpot: float) -> None:
+    """An MI300X, vLLM 0.17 (SemiAnalysisAI/InferenceX, pull request 1061), whose script asks for no Marlin."""
+    served = {"framework": "vllm", "image": "vllm/vllm-openai-rocm:v0.17.0", "model": "gptoss", "precision": "fp4"}
+    found = Predictor()(case(ONE | served, hardware="mi300x", tp="1.0", concurrency=str(requests)))
+    assert found.tpot.p50.mid == pytest.approx(1e-3 * tpot, rel=0.1)
+
+
 def test_a_file_is_scored_by_deployment(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     rows = [ONE, APART | {"concurrency": "8", "prefill_num_workers": "1", "prefill_gpus": "4"}, ONE | {"tp": ""}]

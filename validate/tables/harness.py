@@ -28,7 +28,8 @@ SHORT = 1024
 """The most tokens of short prompts and outputs."""
 
 MARLIN: Mapping[str, str] = MappingProxyType({"moe w4a16_mxfp4": "w4a16_mxfp4"})
-"""vLLM's kernel of MXFP4 experts (VLLM_MXFP4_USE_MARLIN in InferenceX's scripts of gpt-oss on Hopper)."""
+"""vLLM's kernel of MXFP4 experts on Hopper (VLLM_MXFP4_USE_MARLIN in InferenceX's gptoss_fp4_h100.sh and _h200.sh);
+scripts of Blackwell and AMD leave the choice to vLLM."""
 
 FLASHINFER: Mapping[str, str] = MappingProxyType({"gemm fp8_block": "fp8_block_flashinfer"})
 """SGLang's GEMMs of DeepSeek-R1 on Blackwell, whose scripts set SGLANG_ENABLE_JIT_DEEPGEMM=false (dsr1_fp8_b200.sh,
@@ -41,6 +42,11 @@ NODE = 8
 RESERVED = 0.82
 """Fraction of a device's memory for SGLang's weights and KV cache (mem-fraction-static in InferenceX's scripts: 0.82 of
 DeepSeek in FP8, 0.8 to 0.85 of others)."""
+
+
+FREE, FREE_ON_HOPPER, FREE_BESIDE_GPT_OSS = 0.8, 0.75, 0.85
+"""Fraction of the memory beside TensorRT-LLM's weights that its KV cache takes (free_gpu_memory_fraction in scripts of
+InferenceX: dsr1_fp8_b200_trt.sh and dsr1_fp4_b200_trt_mtp.sh, dsr1_fp8_h200_trt.sh, and gptoss_fp4_b200_trt.sh)."""
 
 
 class Policy(Struct, frozen=True):
@@ -91,19 +97,27 @@ class Policies(Struct, frozen=True):
 POLICIES = shipped(Policies, "tables/harness.yaml")
 
 
-def profile_of(name: str, precision: Precision, hardware: Hardware, model: Model, ranks: int) -> Engine:
-    """The profile of an engine with the kernels that scripts ask for; SGLang has less memory than by default.
+def profile_of(
+    name: str, precision: Precision, hardware: Hardware, model: Model, ranks: int, together: bool = True
+) -> Engine:
+    """The profile of an engine with the kernels and the memory that scripts ask for.
 
     `ranks` are those of data-parallel attention, which run DeepGEMM behind DeepEP where NVLink joins several nodes.
+    `together`: the same devices prefill and decode.
     """
     engine = load_engine(name)
+    if engine.name == "tensorrt-llm" and together:
+        free = FREE_ON_HOPPER if hardware.family == "hopper" else FREE
+        free = FREE_BESIDE_GPT_OSS if model.quantization == "mxfp4" else free
+        return replace(engine, memory=replace(engine.memory, utilization=free))
     if engine.name == "sglang":
         alone = ranks == 1 or hardware.node_devices <= NODE
         flashinfer = alone and hardware.family == "blackwell" and model.name in ("deepseek-r1", "deepseek-v3")
         told = FLASHINFER if flashinfer else engine.told
         return replace(engine, memory=replace(engine.memory, utilization=RESERVED), told=told)
     if engine.name == "vllm" and precision.weights.name == "mxfp4":
-        return replace(load_engine("vllm"), told=MARLIN)
+        engine = load_engine("vllm")
+        return replace(engine, told=MARLIN) if hardware.family == "hopper" else engine
     return engine
 
 

@@ -198,7 +198,7 @@ class Deployment(Struct, frozen=True):
         engine = find_profile(self.backend, self.version)
         precision = precision_in(self.modes, self.model, self.hardware, engine)
         ranks = max(self.layout.data, self.decoding[0].data)
-        profile = profile_of(engine, precision, self.hardware, self.model, ranks)
+        profile = profile_of(engine, precision, self.hardware, self.model, ranks, together=self.pools is None)
         profile = replace(profile, told={**profile.told, **self.fallback})
         settings = Settings(parallel=as_scripted(self.layout, engine, self.hardware, precision))
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=settings, engine=profile)

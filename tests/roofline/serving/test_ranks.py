@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from roofline import Scenario
+from roofline import Scenario, load_model
 from roofline.serving import Load
 from roofline.serving.load import Trace
 from roofline.serving.policies import simulate
-from roofline.serving.ranks import UNEVEN_EXPERTS, busiest
+from roofline.serving.ranks import UNEVEN_EXPERTS, busiest, grouped
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import largest_rate
 from roofline.specs.engine import load_engine
@@ -37,8 +37,27 @@ def test_the_busiest_expert_rank_is_that_of_uneven_experts(ranks) -> None:
 
 def test_the_busiest_of_32_ranks_is_as_measured() -> None:
     """2.56 times the mean of DeepSeek-R1's layers (NVIDIA/TensorRT-LLM, examples/wide_ep/ep_load_balancer)."""
-    found = busiest(np.array([4096.0]), 32, 8, math.expm1(UNEVEN_EXPERTS**2) / 256)
+    of_groups = grouped(load_model("deepseek-r1").experts[0], 32)
+    found = busiest(np.array([4096.0]), 32, 8, math.expm1(UNEVEN_EXPERTS**2) / 256, of_groups)
     assert float(found[0]) / 4096 == pytest.approx(2.56, rel=0.08)
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+@pytest.mark.parametrize("top_groups", [2, 4, 8])
+def test_the_busiest_rank_is_that_of_group_limited_routing(ranks: int, top_groups: int) -> None:
+    """Tokens choose groups by their two best experts, then eight experts of these; some experts are popular."""
+    random, busy = np.random.default_rng(0), []
+    for _ in range(40):
+        logits = random.normal(0.0, 0.6, 256) + random.normal(0.0, 1.0, (600, 256))
+        scores = 1 / (1 + np.exp(3 - logits))
+        best = np.sort(scores.reshape(600, 8, 32), axis=2)[:, :, -2:].sum(axis=2)
+        chosen = best >= np.sort(best, axis=1)[:, [8 - top_groups]]
+        experts = np.where(np.repeat(chosen, 32, axis=1), scores, -1.0).argpartition(248, axis=1)[:, 248:]
+        loads = np.bincount(experts.ravel(), minlength=256).reshape(ranks, -1).sum(axis=1)
+        busy.append(loads.max() / loads.mean())
+    spec = replace(load_model("deepseek-r1").experts[0], top_groups=top_groups)
+    found = busiest(np.array([600.0]), ranks, 8, math.expm1(UNEVEN_EXPERTS**2) / 256, grouped(spec, ranks))
+    assert float(found[0]) / 600 == pytest.approx(np.mean(busy), rel=0.06)
 
 
 @pytest.mark.parametrize(("engine", "several"), [("vllm", True), ("sglang", False)])

@@ -183,3 +183,17 @@ def test_two_batch_overlap_gains_what_was_measured() -> None:
         return float(analyze(scenario.with_(techniques=techniques)).prefill.expected.mid)
 
     assert 1.25 < prefill() / prefill("two-batch-overlap") < 1.37
+
+
+def test_sglang_sums_the_tokens_of_prompts_over_all_ranks() -> None:
+    """Ranks have prompts of different lengths, whose tokens it all-reduces twice; a gather sends half as much."""
+    asked = {"batch": 64, "prompt": 1024, "generate": 8, "dp": 8, "ep": 8}
+
+    def exchanged(phase: str, engine: str = "sglang") -> float:
+        found: Analysis = analyze(Scenario("deepseek-r1", "b200-sxm", engine=engine, **asked))
+        ops = getattr(found, phase).ops
+        pairs = zip(ops, getattr(found, phase).expected_ops, strict=True)
+        return sum(float(each.time.mid) for op, each in pairs if op.name.endswith("_all_to_all"))
+
+    assert exchanged("prefill") / exchanged("prefill", "vllm") == pytest.approx(2, rel=0.25)
+    assert exchanged("decode") == pytest.approx(exchanged("decode", "vllm"), rel=0.05)
