@@ -175,7 +175,8 @@ def offloads(scenario: Scenario) -> Iterator[Alternative]:
     yield Alternative("KV cache in CPU memory", plain.with_(offload="kv=1"))
     for fraction in OFFLOADED:
         yield Alternative(f"{fraction:.0%} of the weights in CPU memory", plain.with_(offload=f"weights={fraction}"))
-    if scenario.given("engine") in (None, GGUF_ENGINE) and not static_batch(plain, 1).memory.fits:
+    named = scenario.given("engine") is not None and scenario.profile.name != GGUF_ENGINE
+    if not named and not static_batch(plain, 1).memory.fits:
         with suppress(RooflineError):
             engine = plain.with_(engine=GGUF_ENGINE)
             computed = cpu_memory(of_means(engine))

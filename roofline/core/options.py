@@ -62,8 +62,8 @@ class Option(Struct, frozen=True):
     that the value sets: a field, or a group of fields and one of it. `default` is a text, "" where nothing is set by
     default; `otherwise` says what then holds, in words. `check` raises RooflineError
     for text that is invalid in every scenario. `readings` are further texts for values, None for a value that is not
-    set. `other` reads a value that is no number, for a GRID option that may be a distribution. `flags` are the option's
-    names on the command lines of engines.
+    set, and `spelling` reads every other text. `other` reads a value that is no number, for a GRID option that may be a
+    distribution. `flags` are the option's names on the command lines of engines.
 
     `choices` are all values, `known` the names of values among others. `static` options describe one batch, which a
     load has not. On a page an option that is `often` turned stands before the others, with the title `short` and, as a
@@ -88,6 +88,7 @@ class Option(Struct, frozen=True):
     known: Callable[[], Iterable[str]] | None = None
     check: Callable[[str], object] | None = None
     readings: Mapping[str, str | None] = MappingProxyType({})
+    spelling: Callable[[str], str] = str
     other: Callable[[Any], object] | None = None
     flags: tuple[str, ...] = ()
     static: bool = False
@@ -194,7 +195,8 @@ class Option(Struct, frozen=True):
         if isinstance(value, (list, dict, tuple, set)):
             raise RooflineError(f"{self.name} takes one value, got {quote(value)[1:-1]}; several are an axis")
         text = value if isinstance(value, str) else repr(value)
-        read = self.readings.get(text.strip().lower().replace("-", "_"), text)
+        key = text.strip().lower().replace("-", "_")
+        read = self.readings[key] if key in self.readings else self.spelling(text)
         if self.check is not None and read is not None:
             self.check(read)
         elif self.choices and read not in self.choices:
@@ -259,7 +261,7 @@ def _option(row: Mapping[str, Any]) -> Option:
     """The option of a row, whose functions are imported when a value is read."""
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     given["kind"] = Kind[given.get("kind", "text").upper()]
-    given |= {key: partial(_call, given[key]) for key in ("check", "other") if key in given}
+    given |= {key: partial(_call, given[key]) for key in ("check", "spelling", "other") if key in given}
     if isinstance(known := given.get("known"), str):
         given["known"] = partial(_call, known)
     elif known is not None:

@@ -24,7 +24,7 @@ from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.serving.sessions.tiers import parse_tiers, settings_of, split_tiers
 from roofline.specs.checkpoint import only_cache
-from roofline.specs.formats import find_format
+from roofline.specs.formats import UNQUANTIZED_FORMATS, find_format
 from roofline.specs.precision import SCHEMES
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.servers import SERVERS, Server, server_of
@@ -141,7 +141,8 @@ def scheme_of(scenario: Scenario) -> str | None:
     given = scenario.given("quant") or scenario.given("quantization")
     if given is None or str(given).lower() in ("kv8", "kv4") or scenario.question.as_released:
         return None
-    return str(given)
+    converted = given in UNQUANTIZED_FORMATS and scenario.model.quantization is None  # as the engine's dtype says
+    return None if converted else str(given)
 
 
 def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
@@ -157,7 +158,8 @@ def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
         elif not reads:
             known = ", ".join(server.loads)
             raise RooflineError(f"{server.title} reads no checkpoint in {scheme}: {known}", options=["quant"])
-    if scenario.given("dtype") is not None:
+    converted = scenario.given("quant") in UNQUANTIZED_FORMATS and precision.base.name != scenario.model.dtype
+    if scenario.given("dtype") is not None or (converted and scheme is None and not server.reads_file(scheme)):
         yield Wanted("dtype", precision.base.name)
     only = only_cache(scenario.model, scenario.profile)
     if only is not None and precision.kv.arithmetic != find_format(only).arithmetic:

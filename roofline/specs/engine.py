@@ -38,6 +38,7 @@ from roofline.specs.engine_versions import aliases_of, split_name
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import ENGINES, File, is_own_path, own_files, written
+from roofline.specs.names import undescribed
 from roofline.specs.reserve import NO_RESERVE, Reserve
 from roofline.specs.scheduler import PLAIN_SCHEDULER, Scheduler
 from roofline.specs.sublayers import MIXERS
@@ -406,12 +407,12 @@ def bundled_profiles() -> Mapping[str, Path]:
 
 @lru_cache(maxsize=4)
 def _aliases(own: tuple[File, ...]) -> Mapping[str, str]:
-    """The aliases of the versions of all profiles, with the requests that they stand for."""
+    """The aliases of all profiles and of their versions, with the requests that they stand for."""
     paths = {path.stem: path for path in (*bundled_profiles().values(), *(file.path for file in own))}
     contents = {path: read_mapping(path) for path in paths.values()}
     return MappingProxyType(
         {
-            alias: f"{path.stem}@{version}"
+            alias: f"{path.stem}@{version}" if version else path.stem
             for path, content in contents.items()
             for alias, version in aliases_of(content, str(path)).items()
         }
@@ -428,6 +429,8 @@ def load_engine(name: str | os.PathLike[str] | Engine) -> Engine:
         return name
     family, version = split_name(written(name, "engine"))
     own = own_files(ENGINES)
+    if not is_own_path(family) and family not in own:
+        family = family.lower()
     if is_own_path(family):
         file = File.at(Path(family))
     elif family in own:
@@ -435,11 +438,13 @@ def load_engine(name: str | os.PathLike[str] | Engine) -> Engine:
     elif family in bundled_profiles():
         file = File(bundled_profiles()[family], 0)
     elif family not in (aliases := _aliases(tuple(own.values()))):
-        raise UnknownNameError("engine", family, (*list_engines(), *aliases))
-    elif version:
+        if (facts := undescribed(family, "engines")) is not None:
+            raise UnknownNameError("engine", family, (), (), f", which {facts}")
+        raise UnknownNameError("engine", family, (*list_engines(), *(name for name in aliases if "@" in aliases[name])))
+    elif version and "@" in aliases[family]:
         raise RooflineError(f"{family} is {aliases[family]}: name another version of {split_name(aliases[family])[0]}")
     else:
-        return load_engine(aliases[family])
+        return load_engine(f"{aliases[family]}@{version}" if version else aliases[family])
     return _load(file, version)
 
 

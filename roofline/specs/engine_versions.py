@@ -1,7 +1,8 @@
 """Versions of an engine: how they are requested, and how an engine's file describes them.
 
 A file describes the newest version. Under `versions` it has the keys in which older ones differ, by the version from
-which they hold; `parameters` are merged key by key, other keys replaced. `aliases` are names for a version:
+which they hold; `parameters` are merged key by key, other keys replaced. `aliases` are names for a version, and
+`spellings` are other names of the engine:
 
     name: vllm
     overlap: true
@@ -10,6 +11,7 @@ which they hold; `parameters` are merged key by key, other keys replaced. `alias
       '0.14': {}
       '0.8': {overlap: false, parameters: {step: 1 ms}}
     aliases: {vllm-sync: '0.11'}
+    spellings: [vllm-gaudi]
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from roofline.core.errors import RooflineError, SpecError, located, quote
 from roofline.specs.library import as_mapping
 from roofline.specs.version import Version
 
-KEYS = ("versions", "aliases")
+KEYS = ("versions", "aliases", "spellings")
 """The keys of a file that this module reads; those of a version are the file's other ones."""
 
 
@@ -31,8 +33,8 @@ MAX_VERSIONS = 100
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """Name or path, and version ("" if none) of a request such as `vllm@0.11`; raises RooflineError for `vllm@`."""
-    name, separator, version = text.rpartition("@")
+    """Name or path, and version ("" if none) of `vllm@0.11` or `vllm==0.11`; raises RooflineError for `vllm@`."""
+    name, separator, version = text.replace("==", "@").rpartition("@")
     if not separator or "/" in version or version.endswith((".yaml", ".yml")):
         return text, ""
     if not name or not version.strip():
@@ -68,9 +70,12 @@ def merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def aliases_of(content: Mapping[str, Any], where: str) -> dict[str, str]:
-    """The names for versions that a file gives: `{"vllm-sync": "0.11"}`."""
-    given = as_mapping(content.get("aliases", {}), where, "aliases")
-    return {name: version_in(text, "aliases", where).text for name, text in given.items()}
+    """The names that a file gives to versions, `{"vllm-sync": "0.11"}`, and to the engine, `{"vllm-gaudi": ""}`."""
+    given, spellings = as_mapping(content.get("aliases", {}), where, "aliases"), content.get("spellings", [])
+    if not isinstance(spellings, list) or not all(isinstance(name, str) for name in spellings):
+        raise SpecError(where, f"'spellings' must be a list of names, got {quote(spellings)}")
+    versions = {name: version_in(text, "aliases", where).text for name, text in given.items()}
+    return {**dict.fromkeys(spellings, ""), **versions}
 
 
 def version_in(text: object, key: str, where: str) -> Version:

@@ -116,6 +116,7 @@ class Hardware(Checked, frozen=True):
     that is not the usual 16. `half_accumulation`: how many times as fast the matrix units multiply FP16 and FP8 with
     sums in 16 bits, which few kernels use. `sources` has the source of each number, by dotted key. `host` is the server
     that holds PCIe devices, None if unknown; `network` is the one that is named, None for that of the link's kind.
+    `achieved` is the fraction of the published memory bandwidth that a microbenchmark reached, where that is far less.
     `static` is the power at rest; `unlimited` the device without the power limit or the locked clock of its name
     (`roofline.specs.power`), `locked` that clock as a fraction of its own.
     """
@@ -130,6 +131,7 @@ class Hardware(Checked, frozen=True):
     tensor: Mapping[str, Positive] = field(default_factory=dict)
     vector: Mapping[str, Positive] = field(default_factory=dict)
     memory_kind: str | None = None
+    achieved: Share | None = None
     memory_visible: Positive | None = None
     units: Count | None = None
     clock: Positive | None = None

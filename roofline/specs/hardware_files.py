@@ -20,6 +20,7 @@ SHAPE: Mapping[str, Any] = {
     "memory": {
         "capacity": Dimension.BYTES,
         "bandwidth": Dimension.BANDWIDTH,
+        "achieved": Dimension.BANDWIDTH,
         "visible": Dimension.BYTES,
         "kind": PLAIN,
     },
@@ -67,6 +68,7 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
         **{key: top[key] for key in ("name", "vendor", "family", "kind") if key in top},
         "title": top.get("title", top.get("name", "")),
         **{f"memory_{key}": memory.get(key) for key in ("capacity", "bandwidth", "visible", "kind")},
+        "achieved": memory["achieved"] / memory["bandwidth"] if "achieved" in memory else None,
         **compute,
         "l2": top["cache"].get("l2"),
         "interconnects": top["interconnects"],

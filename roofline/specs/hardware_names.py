@@ -143,8 +143,11 @@ def read_hardware(text: str) -> Named:
 
 
 def joined_devices(text: str) -> list[str]:
-    """The devices that a plus joins, of rtx-4090+2xrtx-3090 two; at the end it is of a name (Xeon 8592+)."""
-    return [part.strip() for part in re.split(r"\+(?=\s*\S)", text)]
+    """The devices that a plus joins, of rtx-4090+2xrtx-3090 two.
+
+    A plus that ends a word is of a name: Xeon 8592+, Ryzen AI Max+ 395.
+    """
+    return [part.strip() for part in re.split(r"\s\+\s*(?=\S)|\+(?=[^\s-])", text)]
 
 
 def server_devices(text: object) -> int:

@@ -24,7 +24,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedErr
 from roofline.specs.library import File, spec_files, spec_path
 from roofline.specs.model_index import TUNED, UNSAID, Entry, Words, index, words
 from roofline.specs.names import PLAIN, Files, Named, record, undescribed
-from roofline.specs.precision import scheme_formats
+from roofline.specs.precision import SCHEMES, scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
 
 Repositories = Mapping[str, Mapping[str, Any]]
@@ -330,6 +330,22 @@ def _scheme(text: str) -> str | None:
     except RooflineError:
         return None
     return scheme
+
+
+def spelled_scheme(text: str) -> str:
+    """A quantization scheme as it is typed, by the name that the tables have where it is one of a repository's.
+
+    UD-Q4_K_XL, FP8-dynamic and bnb-4bit are spelled as repositories spell them; any other text is returned as it is.
+    """
+    plain = text.strip().lower().replace("-", "_")
+    if plain in SCHEMES:
+        return plain
+    try:
+        scheme_formats(text)
+    except RooflineError:
+        found = _scheme(text)
+        return text if found in (None, GGUF) else str(found)
+    return text
 
 
 _ACTIVE = re.compile(r"(a-[\d.]+-[bm])?")

@@ -86,7 +86,7 @@ def taken(ambiguous: bool = False) -> tuple[str, ...]:
 
 
 def undescribed(text: str, kind: str) -> str | None:
-    """What is known of a model that no spec describes, in a section of `undescribed.yaml`; None of any other."""
+    """What is known of a name that nothing describes, in a section of `undescribed.yaml`; None of any other."""
     plain = text.strip().lower().rpartition("/")[2]
     known: Mapping[str, str] = bundled("specs/undescribed.yaml")[kind]
     found = (facts for names, facts in known.items() if plain.startswith(tuple(names.split(", "))))

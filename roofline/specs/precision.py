@@ -17,6 +17,7 @@ from msgspec import Struct
 from roofline.core.checked import expect
 from roofline.core.errors import RooflineError, UnknownNameError, located, quote, suggest
 from roofline.specs.formats import UNQUANTIZED_FORMATS, WIDTH, Format, find_cache_format, find_format
+from roofline.specs.names import undescribed
 from roofline.specs.schemes import GGUF, WeightScheme, find_weight_scheme
 
 
@@ -147,10 +148,13 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
     if key == "w8a16_fp8":  # compressed-tensors' FP8 weights alone
         return "fp8", None, None
     match = _NOTATION.fullmatch(scheme.strip())
-    if match is None and (bits := re.fullmatch(r"(?:q|int|mlx)?_?([48])_?bits?", key)):
+    if match is None and (bits := re.fullmatch(r"(?:q|int|mlx)?_?([34568])_?bits?", key)):
         of = {"4": "awq or gptq (GPUs), nf4, q4_k_m (llama.cpp)", "8": "fp8 or int8 (GPUs), q8_0 (llama.cpp)"}
+        of |= {"3": "q3_k_m (llama.cpp)", "5": "q5_k_m (llama.cpp)", "6": "q6_k (llama.cpp)"}
         names = f"{of[bits[1]]} or affine{bits[1]}_g64 (MLX)"
         raise RooflineError(f"{quote(scheme)} names no quantization scheme; of {bits[1]} bits are {names}")
+    if match is None and (facts := undescribed(scheme, "formats")) is not None:
+        raise RooflineError(f"unknown quantization scheme {quote(scheme)}: {facts}")
     if match is None:
         known = (*SCHEMES, *UNQUANTIZED_FORMATS)
         hint = suggest(scheme, known, listed=0) or "; write it like W4, W8A8, W4A16KV8, KV8, fp8, awq or q4_k_m"

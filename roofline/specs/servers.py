@@ -143,9 +143,8 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         )
         if row.values is not None:
             if text not in row.values:
-                raise RooflineError(
-                    f"{self.title} {version} has no {setting} {quote(text)[1:-1]}; it has {', '.join(row.values)}"
-                )
+                server = f"{self.title} {version}".strip()
+                raise RooflineError(f"{server} has no {setting} {quote(text)[1:-1]}; it has {', '.join(row.values)}")
             text = row.values[text]
         for word in row.words.split(" "):
             yield word.replace("{}", text)

@@ -222,6 +222,7 @@ def _with_vectors(match: Match, engine: Engine, hardware: Hardware) -> Match:
     """The constants with those of the engine's products of matrices and few vectors, on GPUs that run its kernel."""
     reached = engine["vector_memory"] * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0)
     reached *= LPDDR_SHARE if hardware.memory_class == "lpddr" and not hardware.bandwidth_is_achieved else 1.0
+    reached = min(reached, hardware.achieved or 1.0)
     own = vectors.constants(hardware, engine["vector_launch"], engine["vector_latency"], reached)
     if not own:
         return match

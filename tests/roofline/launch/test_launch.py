@@ -37,6 +37,16 @@ def test_vllm() -> None:
     assert value(found, "--gpu-memory-utilization") == "0.8"
 
 
+def test_sixteen_bits_are_a_type_that_an_engine_is_told_or_that_a_file_has() -> None:
+    asked = Scenario("llama-3.1-8b", "h100-sxm", quant="fp16")
+    assert value(words(asked), "--dtype") == "float16"
+    assert "--dtype" not in words(asked.with_(quant="bf16"))  # as the checkpoint is
+    assert value(words(asked.with_(engine="llama.cpp")), "--model") == "llama-3.1-8b-fp16.gguf"
+    assert value(words(asked.with_(quant="Q4_K_M")), "--model") == "llama-3.1-8b-q4_k_m.gguf"
+    with pytest.raises(RooflineError, match="dtype"):
+        words(asked.with_(engine="tensorrt-llm"))
+
+
 def test_the_short_command_has_what_differs_from_the_engine() -> None:
     assert launch_command(BASE) == "vllm serve Qwen/Qwen3-30B-A3B"
     assert launch_command(BASE.with_(tp=2)) == "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 2"

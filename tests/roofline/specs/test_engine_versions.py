@@ -8,7 +8,7 @@ import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, SpecError
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.scenario.notes import notes
 from roofline.specs.engine import list_engines, load_engine
 from roofline.specs.engine_files import parse_engine
@@ -91,6 +91,27 @@ def test_aliases_are_versions() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("TensorRT-LLM", "tensorrt-llm"),
+        ("trtllm@1.0", "tensorrt-llm@1.0"),
+        ("vllm==0.9", "vllm@0.9"),
+        ("llamacpp", "llama.cpp"),
+        ("vllm-gaudi", "vllm"),
+    ],
+)
+def test_other_spellings_of_an_engine(name: str, engine: str) -> None:
+    assert load_engine(name) == load_engine(engine)
+    assert name not in list_engines()
+
+
+@pytest.mark.parametrize(("name", "near"), [("tgi", "vllm"), ("koboldcpp@1.9", "llama.cpp"), ("exllamav2", "awq")])
+def test_an_engine_that_is_not_described_names_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UnknownNameError, match=near):
+        load_engine(name)
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("vlm@0.11", "unknown engine 'vlm'; did you mean 'vllm'"),
@@ -114,6 +135,7 @@ def test_invalid_requests(name: str, message: str) -> None:
         ("versions: {'0.10': {}, '0.9': {step: 1 ms}}", "unknown key 'step'"),
         ("versions: {'0.10': {}, '0.9': {name: old}}", "'versions.0.9' cannot have the key 'name'"),
         ("versions: {'0.9': {overlap: true}}", "'versions.0.9' must be empty"),
+        ("spellings: mine-too", "'spellings' must be a list of names"),
         ("aliases: {old: newest}", "'aliases': 'newest' is not a version"),
         ("version: '0.9'", "unknown key 'version'; did you mean 'versions'"),
     ],

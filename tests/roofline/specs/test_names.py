@@ -232,6 +232,8 @@ def test_other_models_are_not_read_but_the_nearest_named(text: str, candidates: 
         ("Cerebras", "wse-3"),
         ("macbook pro m3", "m3"),
         ("M3 Max MacBook Pro", "m3-max"),
+        ("Ryzen AI Max+ 395", "ryzen-ai-max-395"),  # the plus is of the name, and joins no devices
+        ("ryzen-ai-max+-395", "ryzen-ai-max-395"),
     ],
 )
 def test_other_names_of_hardware(text: str, name: str) -> None:
@@ -447,3 +449,26 @@ def test_repositories_for_mlx_quantize_embeddings_and_the_head_too() -> None:
     assert analyze(Scenario(model, device)).memory.weights == pytest.approx(8_307_783_680, rel=1e-3)
     converted = analyze(Scenario("qwen3-14b", device, quant="affine4_g64")).memory.weights
     assert converted == pytest.approx(8_307_783_680, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme"),
+    [
+        ("Q4_K_M", "q4_k_m"),
+        ("UD-Q4_K_XL", "q4_k_m"),
+        ("FP8-dynamic", "fp8"),
+        ("bnb-4bit", "nf4"),
+        ("half", "fp16"),
+        ("gptq_marlin", "gptq"),
+        ("W4A16", "W4A16"),
+    ],
+)
+def test_a_quantization_as_repositories_and_engines_spell_it(text: str, scheme: str) -> None:
+    asked = Scenario("llama-3.1-8b", "rtx-4090", quant=text)
+    assert asked.given("quant") == scheme
+
+
+@pytest.mark.parametrize("text", ["exl2", "gguf", "6bit"])
+def test_a_quantization_that_names_no_format_is_refused(text: str) -> None:
+    with pytest.raises(RooflineError, match=text):
+        Scenario("llama-3.1-8b", "rtx-4090", quant=text)

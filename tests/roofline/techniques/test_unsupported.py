@@ -44,6 +44,7 @@ def scenario(model: str = "llama-3.1-8b", hw: str = "h100-sxm", quant: str | Non
         (scenario(quant="W8A8", hw="b200-sxm"), "weights in int8 with activations in int8"),
         (scenario("mamba-2.8b", engine="sglang"), "Mamba"),
         (scenario(engine="llama.cpp", quant="awq"), "weights in awq"),
+        (Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", kv="q6_k"), "a KV cache in q6_k"),
         (scenario(hw="t4", engine="tensorrt-llm"), "on t4"),
         (scenario(settings=Settings(parallel=Parallelism(pipeline=2)), engine="gpt-fast"), "pipeline parallelism"),
     ],
@@ -70,6 +71,8 @@ def test_what_the_documents_leave_out(asked: Scenario, expected: str) -> None:
         scenario("rwkv-7-2.9b", engine="llama.cpp"),
         scenario(hw="m3-max", quant="q4_k_m"),
         scenario(engine="llama.cpp", quant="KV4"),
+        Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", kv="q8_0"),
+        Scenario("llama-3.1-8b", "rtx-4090", engine="ollama", kv="q4_0"),
         scenario("hyena-355m", engine="ideal"),
     ],
 )
