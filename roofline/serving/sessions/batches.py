@@ -28,7 +28,7 @@ DRAWS = 16
 """Samples of each number of prompts, and strata: parts of all prompts by length, each with one prompt of a sample."""
 
 MATTERS, LEAST = 1e-3, 0.02
-"""The chance from which a number of prompts is computed, and the least part of steps that is taken to decode."""
+"""The part of steps with prompts from which a number is computed, and the least part of all steps that decodes."""
 
 
 class Samples:
@@ -59,8 +59,13 @@ class Batches(Struct, frozen=True):
 
     @property
     def most(self) -> int:
-        """The largest number of prompts of a step to be told apart: the one after those that matter."""
-        return int(COUNTS[min(np.flatnonzero(self.chances > MATTERS)[-1], COUNTS.size - 1)])
+        """The largest number of prompts of a step to be told apart: the one after those that matter beside the others.
+
+        Few steps have prompts where each takes as long as a thousand decode steps, and all time may go into these few.
+        """
+        some = self.chances[1:].sum()
+        known = np.flatnonzero(self.chances[1:] > MATTERS * some)
+        return int(COUNTS[min(known[-1] + 1 if known.size else 0, COUNTS.size - 1)])
 
     def of(self, counts: int) -> Array:
         """The chances of none and of so many of COUNTS."""

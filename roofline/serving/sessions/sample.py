@@ -30,6 +30,7 @@ class Turns(NamedTuple):
     for the cache: infinite where it does not know the next turn. `main` is 1 for a session's own turns, 0 for those of
     its sub-agents. `marked`: those of `reusable` up to the end of an earlier turn, where a snapshot is. `place`: the
     turns of main agents before it, `lane` its place among the sessions of a benchmark (no known trace's: any after).
+    `agents`: turns of the longest of the sub-agents that the next turn waits for; `before`: of those before it.
     """
 
     prompt: Array
@@ -44,6 +45,8 @@ class Turns(NamedTuple):
     marked: Array
     place: Array
     lane: Array
+    agents: Array
+    before: Array
 
     def some(self, which: NDArray[np.bool_], count: int) -> Turns:
         """Of those where `which` is true, so many at most, evenly."""
@@ -100,17 +103,18 @@ def _rows(
     lane: int = 0,
 ) -> list[tuple[float, ...]]:
     """The turns of a session from a place on, so many at most; its sub-agents, with the places of theirs, wait."""
-    found, idle, marks, away = list[tuple[float, ...]](), session.idle, list[int](), 0.0
+    found, idle, marks, away, before = list[tuple[float, ...]](), session.idle, list[int](), 0.0, 0
     while session.place < len(session.new) and len(found) < most:
         turn, context, at = turn_of(session, work), session.context, place + len(found)
-        after, others = turn.gap, 0.0
+        after, others, agents = turn.gap, 0.0, 0
         if turn.branch:
             for _ in range(work.branch_agents):
                 child = draw.branch(session, max(int(work.branch_context * context), work.shared))
                 child.idle, away = away, 0.0
                 waiting.append((at, child))
-                others = max(others, sum(child.gap[:-1]))
-            others = others if work.waits(session.replayed is not None) else 0.0
+                others, agents = max(others, sum(child.gap[:-1])), max(agents, len(child.new))
+            if not work.waits(session.replayed is not None):
+                others, agents = 0.0, 0
             after = max(after, others)
         known, away = grown(session, work), away + after
         left = turn.prompt - work.shared - session.common + (turn.output if work.kept else 0)
@@ -123,8 +127,9 @@ def _rows(
         tokens = turn.prompt, turn.reusable - shared, shared, turn.output, left
         earlier = [] if turn.aside else [each for each in marks if each <= turn.reusable]
         marked = max(earlier, default=turn.reusable)
-        found.append((*tokens, idle, gap, pause, not session.child, max(marked - shared, 0), at, lane))
+        marked = max(marked - shared, 0)
+        found.append((*tokens, idle, gap, pause, not session.child, marked, at, lane, agents, before))
         if not turn.aside:
             marks = [*marks[-MARKS:], turn.prompt + (turn.output if work.kept else 0)] if known else []
-        idle = after + (idle if turn.aside else 0.0)
+        idle, before = after + (idle if turn.aside else 0.0), agents + (before if turn.aside else 0)
     return found

@@ -34,6 +34,15 @@ def test_prompts_of_which_each_adds_as_much_stretch_steps_as_a_queue_does(first:
     assert found.a_prompt(added) == pytest.approx(0.004)
 
 
+def test_prompts_that_take_a_thousand_decode_steps_come_together_too() -> None:
+    """Few steps have prompts, but nine tenths of the time; decode has the rest: 10 s a prompt, one each 11 s."""
+    found, spent = Batches(np.ones(1)), 10.0 * COUNTS[:, np.newaxis] * np.ones(DRAWS)
+    for _ in range(200):
+        rows = spent[: np.searchsorted(COUNTS, found.most, "right")]
+        found = found.following(0.01, rows, np.ones(rows.shape), np.zeros(rows.shape), 1 / 11, 1)
+    assert found.each == pytest.approx(0.11, rel=0.03)
+
+
 @pytest.mark.parametrize(("ranks", "within"), [(1, 0.01), (4, 0.05)])  # ranks have their numbers apart
 def test_prompts_that_come_together_pay_for_a_step_once(ranks: int, within: float) -> None:
     """As where a step with prompts is launched by the host, however many it has; ranks wait for those with some."""
