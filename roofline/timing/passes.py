@@ -39,7 +39,7 @@ from roofline.specs.engine import ROUTED_EXPERTS, SHARED_EXPERTS, Engine
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Basis, Calibration, Match
 from roofline.timing.corrections import Corrections
-from roofline.timing.evaluation import Counts, Deferred, Target, conversion_time, evaluate_all, keys_of
+from roofline.timing.evaluation import Counts, Deferred, Destination, conversion_time, evaluate_all, keys_of
 from roofline.timing.groups import kernel_groups
 from roofline.timing.intervals import Estimate
 from roofline.timing.intervals.passes import Intervals
@@ -154,7 +154,7 @@ class Timing:
         evaluate_all(target.evaluation for target in targets)
         return self._detail(values, targets)
 
-    def _targets(self, own: Array, merged: Sequence[Target | None] = ()) -> list[Target]:
+    def _targets(self, own: Array, merged: Sequence[Destination | None] = ()) -> list[Destination]:
         """The evaluations of all groups at some points; `merged` holds those that exist already."""
         found = [[target] if target else group.targets(own) for group, target in zip_longest(self._groups, merged)]
         return [target for targets in found for target in targets]
@@ -228,7 +228,7 @@ class Timing:
             return parts[0]
         return Estimate(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    def _detail(self, values: Array, targets: Iterable[Target]) -> Detail:
+    def _detail(self, values: Array, targets: Iterable[Destination]) -> Detail:
         times = self.placement.coefficients[:TIMES] @ values
         bounds = np.maximum.reduce(times)
         corrections = self.corrections
