@@ -18,7 +18,6 @@ from roofline.advisor.formats import no_narrower
 from roofline.advisor.judged import as_served, missed
 from roofline.advisor.judged import gain as times_better
 from roofline.advisor.planned import Plan
-from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import engine_techniques
 from roofline.advisor.sizing.configurations import OFFERED
 from roofline.core.display import Result
@@ -36,6 +35,7 @@ from roofline.serving.steady import largest_rate
 from roofline.specs.model_names import published_in
 from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS
+from roofline.techniques.base import Price
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.verdict.limit import Limit, Part, limit_of
 from roofline.verdict.run import run_command
