@@ -7,8 +7,9 @@ tries combinations, `rules/` explains them, `sizing/` chooses hardware, `choosin
 
 from typing import TYPE_CHECKING
 
-from roofline.advisor.search.goal import Goal, Limits, Objective, Price, Quality
+from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
 from roofline.core.lazy import lazy
+from roofline.techniques.base import Price
 
 if TYPE_CHECKING:
     from roofline.advisor.advice import Advice, Recommendation, advise

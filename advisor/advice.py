@@ -17,7 +17,7 @@ from roofline.advisor.options import GoalOptions, read_goal
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rules
 from roofline.advisor.search.breakeven import HELPS, Condition
 from roofline.advisor.search.combine import within_budget
-from roofline.advisor.search.goal import Demand, Goal, Objective, Price
+from roofline.advisor.search.goal import Demand, Goal, Objective
 from roofline.advisor.search.moves import (
     FACT_SLOTS,
     Kind,
@@ -44,7 +44,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.load import served_scenario
 from roofline.specs.hardware import load_hardware, searched_hardware
 from roofline.techniques import check_request
-from roofline.techniques.base import Published
+from roofline.techniques.base import Price, Published
 from roofline.whatif.solve.targets import read_value
 
 Progress = Callable[[str], None]

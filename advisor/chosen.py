@@ -17,7 +17,7 @@ from typing import Any
 from roofline.advisor.formats import NARROWER, weight_bits
 from roofline.advisor.judged import handicap, judged, unready
 from roofline.advisor.planned import CONVERTED, LAYOUT, Candidate, Plan, by_engine
-from roofline.advisor.search.goal import Price, Quality
+from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.configurations import formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
@@ -38,6 +38,7 @@ from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques import check_request
+from roofline.techniques.base import Price
 from roofline.techniques.support import is_documented, runs, runs_gguf
 from roofline.techniques.unsupported import not_whole, unsupported
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.choosing.alternatives import ALTERNATIVES, Alternative, Decided, disaggregations
-from roofline.advisor.choosing.ranking import Search, amount_of
+from roofline.advisor.choosing.ranking import Ranking, amount_of
 from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row, parse_api_price
 from roofline.advisor.chosen import WEIGHT_OPTIONS, plan_for, settled
 from roofline.advisor.options import requests
@@ -116,20 +116,20 @@ def choose(
     limits = targets_or_usual(LOAD_OPTIONS["ttft"].read(ttft), LOAD_OPTIONS["tpot"].read(tpot), said)
     if price is not None and goal is not Objective.COST:
         raise RooflineError(f"an API has costs and no {goal}: omit the objective", options=["objective"])
-    search = Search(load, goal, limits, hours)
+    ranking = Ranking(load, goal, limits, hours)
     if what not in (Decided.HARDWARE, Decided.ENGINE):
         scenario = settled(scenario, load if said else None, limits, DECIDES.get(what, ())).scenario
     alternatives = _alternatives(what, scenario, names, load, limits, given)
     if what is Decided.ENGINE:
         alternatives = [_fitted(each, load, limits) for each in alternatives]
-    search.add(alternatives, progress)
-    rows = search.ranked()
-    judged, even = search.odds(rows), None
+    ranking.add(alternatives, progress)
+    rows = ranking.ranked()
+    judged, even = ranking.odds(rows), None
     if price is not None:
-        judged, even = search.against(rows[0], price)
-        rows = sorted((*rows, *search.bought), key=lambda row: row.rank)
-    flips = search.flips(rows) if len(rows) > 1 and rows[1].fits else []
-    return Decision(what, scenario, search.load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
+        judged, even = ranking.against(rows[0], price)
+        rows = sorted((*rows, *ranking.bought), key=lambda row: row.rank)
+    flips = ranking.flips(rows) if len(rows) > 1 and rows[1].fits else []
+    return Decision(what, scenario, ranking.load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
 
 
 DECIDES: Mapping[Decided, Sequence[str]] = MappingProxyType(

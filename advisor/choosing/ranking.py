@@ -45,7 +45,7 @@ class _Served(Struct):
     deployment: Deployment | None = None
 
 
-class Search:
+class Ranking:
     """The alternatives under loads: each deployment is made once, and its outcomes are those of all loads."""
 
     def __init__(self, load: Load, objective: Objective, limits: Targets, hours: float) -> None:

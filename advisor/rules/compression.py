@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from roofline.advisor.case import NEGLIGIBLE, Case
 from roofline.advisor.rules import Finding, Told, rule
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import Price, Quality
+from roofline.advisor.search.goal import Quality
 from roofline.advisor.search.moves import Kind
 from roofline.bound.roof import Bound
+from roofline.techniques.base import Price
 
 HALF_THE_LAYERS = "layer-pruning:share=0.5"
 

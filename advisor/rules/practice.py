@@ -10,11 +10,11 @@ import numpy as np
 from roofline.advisor.case import Case
 from roofline.advisor.rules import Finding, Told, rule
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import Kind
 from roofline.advisor.search.plan import Interaction
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
+from roofline.techniques.base import Price
 
 BEST_MOVES = 3
 """Moves simulated in pairs and at other batches: the best of each slot."""

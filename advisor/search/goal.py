@@ -33,6 +33,7 @@ from roofline.serving.outcome import Outcome, targets_or_usual
 from roofline.serving.sessions.deployed import deployed_of, read_sessions
 from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.specs.hardware import Hardware
+from roofline.techniques.base import Price
 from roofline.timing.intervals import Estimate, Reading
 from roofline.whatif.metrics import METRICS, Metric, find_metric
 from roofline.whatif.solve.load import largest, saturated_at
@@ -169,16 +170,6 @@ _OF_ENCODERS = (Objective.TOTAL, Objective.TTFT, Objective.MEMORY)
 
 BATCH_VARIES = (Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)
 """Objectives of a service, which chooses its batch; the other objectives keep the given batch."""
-
-
-class Price(StrEnum):
-    """What a change requires, ascending: nothing, engineering, calibration data, a loss of quality, training."""
-
-    LOSSLESS = "lossless"
-    ENGINEERING = "engineering"
-    CALIBRATION = "calibration"
-    LOSSY = "lossy"
-    RETRAINING = "retraining"
 
 
 PRICES = tuple(Price)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.formats import no_narrower
-from roofline.advisor.search.goal import PRICES, Price
+from roofline.advisor.search.goal import PRICES
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.graph.ranks import key_copies
@@ -30,7 +30,7 @@ from roofline.specs.servers import SERVERS
 from roofline.specs.sublayers import MixtureOfExperts
 from roofline.techniques import check_request, techniques
 from roofline.techniques.acceptance import is_superseded
-from roofline.techniques.base import Technique
+from roofline.techniques.base import Price, Technique
 from roofline.techniques.support import documented_engines, engines_with, is_documented, needs_no_engine, runs, support
 from roofline.timing.exchanges import other_exchanges
 
@@ -193,7 +193,7 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
     """The move that applies a technique, replacing another of its slot; `request` may give parameters."""
     written = entry.name if request is None else request
     change = partial(_with_technique, entry.slot, written)
-    price = Price(entry.price.value)
+    price = entry.price
     if entry.slot == "speculative decoding" and price is Price.LOSSLESS:
         price = Price.ENGINEERING  # a draft has to be found or trained
     assumed = "; ".join(

@@ -10,10 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.advisor.search.combine import DEPTH, MIN_GAIN, Choice, Outcomes, search, within_budget
-from roofline.advisor.search.goal import PRICES, Price
+from roofline.advisor.search.goal import PRICES
 from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price_of
 from roofline.advisor.search.trials import NOTHING, Gain, Moves, Trial, Trials, better, sure
 from roofline.scenario.scenario import Scenario
+from roofline.techniques.base import Price
 from roofline.timing.intervals import Estimate
 
 

@@ -13,11 +13,12 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import Demand, Goal, Objective, Price
+from roofline.advisor.search.goal import Demand, Goal, Objective
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
 from roofline.scenario.scenario import Scenario
+from roofline.techniques.base import Price
 from roofline.techniques.unsupported import Lack, lacks
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line, serve_command

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.formats import no_narrower
-from roofline.advisor.search.goal import Price, Quality
+from roofline.advisor.search.goal import Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.workload import Service
 from roofline.graph.parallel import Parallelism
@@ -25,6 +25,7 @@ from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.hardware import Hardware, load_hardware, searched_hardware
 from roofline.specs.model import Model
 from roofline.techniques import check_request
+from roofline.techniques.base import Price
 from roofline.techniques.support import runs, runs_format, runs_gguf
 from roofline.techniques.unsupported import lacks
 

@@ -13,10 +13,11 @@ from roofline.advisor.sizing.bounds import Candidate
 from roofline.advisor.sizing.configurations import Configuration
 from roofline.advisor.sizing.workload import Service
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.energy import batch_energy, static_power, tdp_energy
+from roofline.scenario.energy import batch_energy, tdp_energy
 from roofline.serving.curve import outcomes_at
 from roofline.serving.outcome import Outcome
 from roofline.specs.hardware import Hardware
+from roofline.specs.power import static_power
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import serve_command
 from roofline.whatif.odds import Timed, gain
@@ -43,7 +44,7 @@ def modelled_energy_per_token(
         return None
     decode = (rest.decode.total - rest.decode.static) / batch * service.steps / (together.scenario.generate - 1)
     token = 1 / (rate * service.answers.mean)
-    joules = static_power([hardware]) * devices * token
+    joules = static_power(hardware) * devices * token
     joules += (first.prefill.total - first.prefill.static + decode) / service.answers.mean
     most = tdp_energy([hardware], devices, token)
     return float(joules if most is None else min(joules, most))

@@ -27,7 +27,7 @@ from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, broken_
 from roofline.whatif.executors import Pool
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.selection import Rows
-from roofline.whatif.study import Question, Study
+from roofline.whatif.study import Study, StudyQuestion
 from roofline.whatif.sweeps import CHUNK, Answer, Chunks, Collector, Tally, answers
 
 NO_FILE = "a sweep to resume needs a file to continue: name it"
@@ -102,7 +102,7 @@ def _write(study: Study, format: str, file: BinaryIO, run: Run) -> Tally:
     return tally
 
 
-def _write_rows(question: Question, parts: Iterable[Rows], write: Callable[[Rows], None], tally: Tally) -> None:
+def _write_rows(question: StudyQuestion, parts: Iterable[Rows], write: Callable[[Rows], None], tally: Tally) -> None:
     """Writes the rows of all parts or, with a selection, the selected ones, which `tally` then counts."""
     collector = Collector(question.selection)
     for rows in parts:
@@ -115,7 +115,7 @@ def _write_rows(question: Question, parts: Iterable[Rows], write: Callable[[Rows
 
 
 @contextmanager
-def _writer(question: Question, format: str, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
+def _writer(question: StudyQuestion, format: str, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
     """A function that writes rows in a format; the header comes with the first rows, so no rows give an empty file."""
     if format == "parquet":
         with parquet_writer(file, question.columns) as parquet:
@@ -132,7 +132,7 @@ def _writer(question: Question, format: str, file: BinaryIO) -> Iterator[Callabl
     file.flush()
 
 
-def _encoding(question: Question, format: str) -> CsvEncoding | JsonLinesEncoding:
+def _encoding(question: StudyQuestion, format: str) -> CsvEncoding | JsonLinesEncoding:
     return (CsvEncoding if format == "csv" else JsonLinesEncoding)(question.columns)
 
 
@@ -191,14 +191,14 @@ def on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def table_text(question: Question, rows: Rows, tally: Tally, to_terminal: bool) -> str:
+def table_text(question: StudyQuestion, rows: Rows, tally: Tally, to_terminal: bool) -> str:
     """The output of `roofline sweep`: in the width of a terminal, or whole."""
     found = parts(question, rows, tally)
     console = (terminal() if to_terminal else None) or Console(file=io.StringIO(), width=ENDLESS)
     return "\n".join(line.rstrip() for line in render(found, console).splitlines()) + "\n"
 
 
-def parts(question: Question, rows: Rows, tally: Tally) -> list[Any]:
+def parts(question: StudyQuestion, rows: Rows, tally: Tally) -> list[Any]:
     """A table of the rows with units, and the number of omitted rows."""
     columns = question.columns
     header = [re.sub("(_per_gpu|_per_user|_bound)$", r"\n\1", name) for name in columns]
@@ -232,7 +232,7 @@ def _shown(value: Any, unit: str | None, kind: Type) -> str:
     return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.3g}"
 
 
-def closing(question: Question, tally: Tally) -> str:
+def closing(question: StudyQuestion, tally: Tally) -> str:
     """The last line: numbers of points, rows and invalid points, with the most frequent reason."""
     line = f"{_many(tally.points, 'point')}, {_many(tally.rows, 'row')}"
     if not tally.invalid:

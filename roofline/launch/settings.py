@@ -327,11 +327,11 @@ def servers_of(scenario: Scenario) -> tuple[Scenario, int]:
     ranks = name not in SERVERS or "dp" in server_of(name).rows
     if ranks and not scenario.model.experts and machines_of(scenario) == 1:
         return scenario, 1
-    found = replica_of(scenario)
+    found = one_replica(scenario)
     return found, scenario.settings.parallel.data // found.settings.parallel.data
 
 
-def replica_of(scenario: Scenario) -> Scenario:
+def one_replica(scenario: Scenario) -> Scenario:
     """One of the replicas that share no experts."""
     parallel = scenario.settings.parallel
     if parallel.data == 1 or parallel.expert > 1 or not scenario.asked:

@@ -28,6 +28,7 @@ from roofline.core.errors import UnknownNameError, UnsupportedError
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.passes import Pass
 from roofline.specs.hardware import EnergyFigures, Hardware
+from roofline.specs.power import static_power
 from roofline.timing.intervals import Reading
 
 KWH = 3.6e6
@@ -105,7 +106,7 @@ def batch_energy(analysis: Analysis, reading: Reading) -> BatchEnergy | None:
     if analysis.parallel.apart or any(pool.energy is None for pool in hardware):
         return None
     spent, devices = times(analysis, reading), analysis.parallel.devices
-    static, tdp = devices * static_power(hardware), tdp_power(hardware)
+    static, tdp = devices * sum(map(static_power, hardware)), tdp_power(hardware)
     prefill, decode = (
         PhaseEnergy(static * time, compute, memory, link, np.inf if tdp is None else tdp * devices * time)
         for time, (compute, memory, link) in zip((spent.prefill, spent.decode), _work(analysis), strict=True)
@@ -129,11 +130,6 @@ def tdp_energy(hardware: Iterable[Hardware], devices: int, spent: Any) -> Any:
 def energy_at_tdp(analysis: Analysis, reading: Reading) -> Any:
     """Joules of all devices at TDP for the whole batch; None where a TDP is unknown."""
     return tdp_energy(device_pools(analysis), analysis.parallel.devices, times(analysis, reading).total)
-
-
-def static_power(hardware: Iterable[Hardware]) -> float:
-    """The summed static power of one device of each pool in watts."""
-    return sum(_figures(pool).static for pool in hardware)
 
 
 def _figures(hardware: Hardware) -> EnergyFigures:

@@ -81,25 +81,41 @@ class Fetch(Checked, frozen=True):
 class Settings(Checked, frozen=True):
     """The settings of a scenario besides model, hardware and workload.
 
-    `chunk`: tokens per pass of prefill, of all sequences together (None: all). `decode_hardware`: the hardware of
-    decode where phases are disaggregated; the KV cache is transferred to it. `depth`: fraction of the layers that a
-    decoded token (or a sequence of an encoder) runs through. `beams`: sequences decoded per prompt. `useful`: useful
-    tokens per generated token: below 1 with padding in a static batch, above 1 where beams are parts of one answer.
-    `padding`: prompt tokens computed per prompt token. KV memory is allocated in blocks of `kv_block` tokens, with at
-    least `kv_reserved` tokens per sequence; with `shared_prefix` the prefix is stored once for all sequences and the
-    prompt once for all its beams. `two_batch_overlap`: the phases in which one micro-batch computes during the
-    all-to-all of another.
-    `memory`: what the engine reserves, or the "static" reading: one pass over all prompts, and the whole device.
-    `utilization`: the fraction of device memory that the engine may use, by default its profile's. At most `sequences`
-    run on a data-parallel rank, requests have at most `longest` tokens, and a step of the engine at most `step_tokens`:
-    all by default the engine's. Under a load steps with prompts are an `interval` of steps apart while sequences
-    decode, and one has at most `piece` tokens of a prompt. `eager`: the engine replays no CUDA graphs. `stages`:
-    fractions of the layers in order, each with the share of the tokens that they process; () for all. `propagate_keys`:
-    layers that a decoded token skips (`depth`) still compute its keys and values. `towers`: tensor-parallel ranks share
-    the weights of the vision encoder, or its images ("data"). `fetch`: the prefix's KV cache is
-    loaded over a network. `mixed`: devices of several kinds, in the place of the scenario's, with layers of their own.
-    `uneven_experts`: deviation of the logarithm of experts' loads (`Pool`). `ping_pong`: micro-batches of decode
-    between devices of attention and of experts (`Parallelism.apart`).
+    Where the model runs:
+
+    * `parallel`, `offload`: degrees of parallelism, and what is streamed from CPU memory.
+    * `host`: a CPU that computes a part of every pass; `mixed`: devices of several kinds, in the place of the
+      scenario's, with layers of their own.
+    * `decode_hardware`: the hardware of decode where phases are disaggregated; the KV cache is transferred to it.
+    * `towers`: tensor-parallel ranks share the weights of the vision encoder, or its images ("data").
+    * `fetch`: the prefix's KV cache is loaded over a network.
+
+    What is computed:
+
+    * `speculation`, `cascade`: a draft, or a smaller model that answers first.
+    * `depth`: fraction of the layers that a decoded token (or a sequence of an encoder) runs through; `propagate_keys`:
+      the layers that it skips still compute its keys and values.
+    * `stages`: fractions of the layers in order, each with the share of the tokens that they process; () for all.
+    * `beams`: sequences decoded per prompt; `useful`: useful tokens per generated token, below 1 with padding in a
+      static batch, above 1 where beams are parts of one answer; `padding`: prompt tokens computed per prompt token.
+    * `expert_skew`, `uneven_experts`: how unevenly experts are chosen, as the exponent of rank^-skew, and as the
+      deviation of the logarithm of their loads (`Pool`); `expert_capacity`: the capacity factor, by which the rows of
+      experts are multiplied.
+    * `rewrites`: rules that replace operators of the graph, as of adapters.
+    * `two_batch_overlap`: the phases in which one micro-batch computes during the all-to-all of another; `ping_pong`:
+      micro-batches of decode between devices of attention and of experts (`Parallelism.apart`).
+
+    Memory and steps, all by default the engine's:
+
+    * `memory`: what the engine reserves, or the "static" reading: one pass over all prompts, and the whole device;
+      `utilization`: the fraction of device memory that the engine may use.
+    * `kv_block`, `kv_reserved`: tokens in whose multiples KV memory is allocated, and those that each sequence has at
+      least; `shared_prefix`: the prefix is stored once for all sequences and the prompt once for all its beams.
+    * `sequences`: the most that run on a data-parallel rank; `longest`: the most tokens of a request; `step_tokens`:
+      the most of a step; `chunk`: the most of a pass of prefill, of all sequences together (None: all).
+    * `interval`: steps from one with prompts to the next under a load, while sequences decode; `piece`: the most tokens
+      of one prompt in a step.
+    * `eager`: the engine replays no CUDA graphs.
     """
 
     parallel: Parallelism = SINGLE

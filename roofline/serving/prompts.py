@@ -34,10 +34,10 @@ class Prompts(NamedTuple):
 
     `length` are the seconds of a step in each state and `share` the states' probabilities, both (states, points); all
     else is by point. `unit` are the tokens of one state, `room` those that a step takes at most. In seconds, `mean` is
-    the time from one decode token to the next, `cycle` that from one step without prompts to the next, `still` that of
-    a step without prompts, and `late` the delay of a sequence since it begins where prompts wait. `waiting` are the
-    mean prompts waiting on all ranks, `busy` is the share of time in steps with prompts, `none` the probability that
-    the other ranks have none, and `dispersion` the variance over the mean of prompts that begin to decode in a step.
+    the time from one decode token to the next, `still` that of a step without prompts, and `late` the delay of a
+    sequence since it begins where prompts wait. `waiting` are the mean prompts waiting on all ranks, `busy` is the
+    share of time in steps with prompts, `none` the probability that the other ranks have none, and `dispersion` the
+    variance over the mean of prompts that begin to decode in a step.
     """
 
     length: Array
@@ -46,7 +46,6 @@ class Prompts(NamedTuple):
     room: Array
     mean: Array
     waiting: Array
-    cycle: Array
     busy: Array
     still: Array
     none: Array
@@ -114,7 +113,7 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     share, free, rows, plain = _stationary(times, left, one, each * length)
     none = share[:, 0] ** ranks
     mean = np.maximum((share * length).sum(axis=1), still * none)
-    cycle = mean / np.maximum(none, 1e-9)
+    cycle = mean / np.maximum(none, 1e-9)  # from one step without prompts to the next
     waiting = ranks * (share * tokens).sum(axis=1) / times.mean
     busy = 1 - none * still / mean
     others = share[:, 0] ** (ranks - 1)
@@ -138,7 +137,7 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
     dispersion = times.square / (1 - further) ** 2 + rate * token
     if times.alone and ranks == 1 and times.steps:
         dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.square - 1), 1.0)
-    return Prompts(length.T, share.T, unit, room, token, waiting, cycle, busy, still, others, dispersion, late)
+    return Prompts(length.T, share.T, unit, room, token, waiting, busy, still, others, dispersion, late)
 
 
 def _unit(times: Times, rate: Array, batch: Array, used: Array, room: Array, step: Array) -> Array:

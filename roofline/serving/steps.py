@@ -51,7 +51,7 @@ from roofline.scenario.passes import Pass
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.serving.ranks import busiest, grouped, under_load, uneven
-from roofline.serving.tables import Array, Curve, Table, geometric
+from roofline.serving.tables import Array, Interpolation, Table, geometric
 from roofline.specs.engine import Engine
 from roofline.timing.evaluation import resolve
 from roofline.timing.intervals import Estimate
@@ -152,7 +152,7 @@ class StepTimes:
 
     def _encode(self, scenario: Scenario, chunk: float) -> None:
         """Tabulate the seconds in which the tower encodes the tiles of chunks."""
-        self.tower = Curve(np.array([0.0, 1.0]), np.zeros(2))
+        self.tower = Interpolation(np.array([0.0, 1.0]), np.zeros(2))
         step = scenario.changed(batch=1).tower_step
         if not self.density or step is None:
             return
@@ -160,7 +160,7 @@ class StepTimes:
         own = Step(tiles, np.full_like(tiles, step.queries), np.zeros_like(tiles))
         run = self._answer.schedule.prefill(Step(1, 1, 0), own)[0]
         seconds = resolve(self._phase(decode=False).timed(run).deferred(run.step, "prefill", "none")).mid
-        self.tower = Curve(np.append(0.0, tiles), np.append(0.0, seconds))
+        self.tower = Interpolation(np.append(0.0, tiles), np.append(0.0, seconds))
 
     def _runs(self, rows: Array, columns: Array, *, decode: bool) -> tuple[Pass, ...]:
         """The passes of decode steps of `rows` sequences a rank, or of chunks of `rows` tokens."""
@@ -187,7 +187,7 @@ class StepTimes:
         self.tokens, shape = geometric(1, MAX_TOKENS, TOKENS), (sequences[0].size, sequences[1].size)
         if self.data > 1:  # of all ranks, the tokens of one sequence are less than one of each
             self.tokens = np.append(geometric(1, self.data - 1, TOKENS) / self.data, self.tokens)
-        nothing = Curve(self.tokens, np.zeros_like(self.tokens))
+        nothing = Interpolation(self.tokens, np.zeros_like(self.tokens))
         self.local = self.experts = self.head = self.late = self.late_experts = self.sums = nothing
         self.tail = max((group.layer.tail for group in self.scenario.model.groups), default=0)
         of_decode, of_prefill = np.zeros(shape), np.zeros((pieces[0].size, pieces[1].size))

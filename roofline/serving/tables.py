@@ -62,15 +62,15 @@ class Table:
         return np.asarray(first + u * (second - first))
 
 
-class Curve:
+class Interpolation:
     """Linear interpolation of values over one axis; outside it the value of the nearest end."""
 
     def __init__(self, places: Array, values: Array) -> None:
         self.places, self.values = places, values
         self._plain = places.tolist(), values.tolist()
 
-    def __add__(self, values: Array) -> Curve:
-        return Curve(self.places, self.values + values)
+    def __add__(self, values: Array) -> Interpolation:
+        return Interpolation(self.places, self.values + values)
 
     def __call__(self, place: Any) -> Any:
         """The value at a place."""

@@ -17,7 +17,7 @@ from roofline.scenario.speculation import iterations
 from roofline.serving.load import Load
 from roofline.serving.replica import UNLIMITED, Replica
 from roofline.serving.steps import MAX_TOKENS
-from roofline.serving.tables import Array, Curve, geometric
+from roofline.serving.tables import Array, Interpolation, geometric
 from roofline.specs.scheduler import PREFILL_FIRST
 
 MOST = 4096
@@ -254,7 +254,7 @@ def _packed(budget: float, left: float, prompts: list[float]) -> float:
     return sum(steps[1:-1]) / (len(steps) - 2) if len(steps) > 2 else sum(prompts)
 
 
-def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Curve:
+def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Interpolation:
     """The part that the data-parallel rank with the most has of the tokens of prompts of all ranks, by their number.
 
     A prompt goes to the rank with the fewest requests. Where outputs have one length these are the ranks in turn; where
@@ -274,7 +274,7 @@ def _dealt(most: float, lengths: Array, ranks: int, varied: bool) -> Curve:
         parts = (np.ones(DEALT), on_rank.max(axis=0) / on_rank.sum(axis=0))
         sums += [np.bincount(near, part, tokens.size) for part in parts]
     some = sums[0] > 0
-    return Curve(tokens[some], sums[1, some] / sums[0, some])
+    return Interpolation(tokens[some], sums[1, some] / sums[0, some])
 
 
 def _lengths(load: Load) -> Array:

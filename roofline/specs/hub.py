@@ -22,7 +22,7 @@ from roofline.core.documents import MAX_BYTES, parse_json
 from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.files import whole_file
 from roofline.core.inputs import check_allowed, read_bytes
-from roofline.specs.library import CONFIG, FORMAT_FILES
+from roofline.specs.library import ADAPTER, CONFIG, FORMAT_FILES
 from roofline.specs.weight_files.safetensors import INDEX, MAX_HEADER, file_names, header_length
 from roofline.specs.weight_files.stored import REMOTE, Remote
 
@@ -42,9 +42,6 @@ FIRST = 1 << 17
 """Bytes of a file that are asked for at first: most headers are shorter."""
 
 SINGLE = "model.safetensors"
-
-ADAPTER = "adapter_config.json"
-"""The file of the `peft` library in a repository with weights that come on top of a model."""
 
 _REPOSITORY = re.compile(
     r"(?:https?://)?(?:huggingface\.co/|hf\.co/)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})"

@@ -162,6 +162,9 @@ def modified(path: Path) -> int:
         return 0
 
 
+ADAPTER = "adapter_config.json"
+"""The file of the `peft` library beside weights that come on top of a model."""
+
 CONFIG, MODELOPT = "config.json", "hf_quant_config.json"
 FORMAT_FILES = (MODELOPT, "quant_config.json", "quantize_config.json")
 """The files beside a Hugging Face model's in which NVIDIA's ModelOpt, AutoAWQ and AutoGPTQ name a checkpoint's formats.

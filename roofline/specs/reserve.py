@@ -146,31 +146,48 @@ ALONE = Use()
 class Reserve(Checked, frozen=True):
     """An engine's memory settings.
 
-    `utilization`: usable fraction `of` device memory, of what is free beside weights, activations and context, or
-    of what is free at the start, beside the context alone; with `outside` and no fraction what this leaves of a
-    device of `visible` bytes, whose `sizes` say the tokens of a pass.
-    `block`: tokens per KV cache block. `tokens`: the most tokens of one pass (None: all prompts of a batch at once);
-    models whose maximum context is at most `whole` run it as one pass. `sequences`: the most that run, and are sampled,
-    at once (0: no limit, and sampling takes no more than a pass), each with `sampled` bytes per logit. `profiles`: a
-    pass of that many tokens and sequences is reserved at the start, within `utilization`; else activations take what
-    the workload needs, beyond `utilization` where that is below 1. `context`: bytes of the runtime (CUDA context,
-    library workspaces, CUDA graphs where the engine counts them) on a single device, but for CPUs and Apple's chips;
-    `group_context`: the same with communication buffers, `pcie_context` where the devices are joined by PCIe alone (0:
-    `group_context`). `graphs`: the part of all of them that CUDA graphs take. `logits`: the buffer of a pass has fp32
-    logits for each of its tokens. `mask`: bytes in it for each token of a pass and each key. `widened`: keys and values
-    in fewer bits are converted to 16, a layer at a time. `padding`: the multiples to which the hidden size and the
-    width of experts in MXFP4 are padded as they are loaded. `window_cells`: layers with a window hold the tokens of a
-    pass beside it, in multiples of so many (0: the window alone). `vision_apart`: a vision encoder is a file of its
-    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`: all
-    layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a recurrent
-    state takes a page. `window_shares`: layers with a window have a pool of their own, of so many tokens as a part of
-    all, by the beginning of the model's name. `items`: the tokens of the largest image or video of models whose names
-    begin so, which a pass has to take whole. `in_flight`: the passes that a window has to have room for, those that run
-    and those scheduled ahead. `states`: the engine starts only where each of its `sequences` has a state,
-    `state_ratio`: the memory of a pool of recurrent states alone over that of the KV cache (0: none), with
-    `state_slots` of it for each running sequence, `longest` where a sequence of the maximum length has room. `logs`:
-    the size of the KV cache that the engine prints, the tokens of `blocks` in all layers or of `sequences` of the
-    maximum length. `tables`: the memory that holds tables of n-grams (Engram), where a device has another than its own.
+    What weights and KV cache may take:
+
+    * `utilization`: the usable fraction `of` device memory, of what is free beside weights, activations and context, or
+      of what is free at the start, beside the context alone; with `outside` and no fraction what this leaves of a
+      device of `visible` bytes, whose `sizes` say the tokens of a pass.
+    * `context`: bytes of the runtime (CUDA context, library workspaces, CUDA graphs where the engine counts them) on a
+      single device, but for CPUs and Apple's chips; `group_context`: the same with communication buffers,
+      `pcie_context` where the devices are joined by PCIe alone (0: `group_context`); `graphs`: the part of all of them
+      that CUDA graphs take.
+    * `profiles`: a pass of `tokens` and `sequences` is reserved at the start, within `utilization`; else activations
+      take what the workload needs, beyond `utilization` where that is below 1.
+    * `tables`: the memory that holds tables of n-grams (Engram), where a device has another than its own.
+    * `vision_apart`: a vision encoder is a file of its own, which is loaded for images alone.
+
+    Passes and their activations:
+
+    * `tokens`: the most tokens of one pass (None: all prompts of a batch at once); models whose maximum context is at
+      most `whole` run it as one pass.
+    * `sequences`: the most that run, and are sampled, at once (0: no limit, and sampling takes no more than a pass),
+      each with `sampled` bytes per logit.
+    * `large_device`: the tokens and sequences of devices with more memory.
+    * `items`: the tokens of the largest image or video of models whose names begin so, which a pass has to take whole.
+    * `logits`: the buffer of a pass has fp32 logits for each of its tokens; `mask`: bytes in it for each token of a
+      pass and each key.
+    * `widened`: keys and values in fewer bits are converted to 16, a layer at a time.
+    * `padding`: the multiples to which the hidden size and the width of experts in MXFP4 are padded as they are loaded.
+
+    The KV cache and recurrent states:
+
+    * `block`: tokens per block of the KV cache.
+    * `pages`: all layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a
+      recurrent state takes a page.
+    * `keeps_all`: layers with a window hold all tokens of a sequence; `window_shares`: they have a pool of their own,
+      of so many tokens as a part of all, by the beginning of the model's name; `window_cells`: they hold the tokens of
+      a pass beside the window, in multiples of so many (0: the window alone).
+    * `in_flight`: the passes that a window has to have room for, those that run and those scheduled ahead.
+    * `states`: the engine starts only where each of its `sequences` has a state; `longest`: only where a sequence of
+      the maximum length has room.
+    * `state_ratio`: the memory of a pool of recurrent states alone over that of the KV cache (0: none), with
+      `state_slots` of it for each running sequence.
+    * `logs`: the size of the KV cache that the engine prints: the tokens of `blocks` in all layers, or of `sequences`
+      of the maximum length.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0

@@ -27,30 +27,45 @@ Distance = Annotated[float, Meta(ge=0, le=100)]
 
 
 class Scheduler(Checked, frozen=True):
-    """A scheduler's policy and times.
+    """The policy of a scheduler, and the times of its host in seconds.
 
-    `order`: one of ORDERS. `tokens`: the most tokens of a step (None: those of the engine's memory settings).
-    `sequences`: the most running sequences of a replica of attention (0: no limit), `drafted`: of all together where
-    tokens are drafted and nothing says how many may run (0: no other limit). `whole`: prompts are not cut into chunks.
-    `reserved`: the part of a request's output that has room in the KV cache before the request is admitted; with less
-    than 1, sequences are preempted where it runs out. `lag`: steps that are already scheduled when a request arrives.
-    `poll`: decode steps from one look for new requests to the next (SGLang's --scheduler-recv-interval). `gather`:
-    steps that prompts wait for others while sequences decode: with data-parallel attention until there is one for each
-    rank, or so many steps have passed since the last were (timeout_iters of TensorRT-LLM's attention_dp_config), else
-    until those that fit fill a step (batch_wait_timeout_iters). `pause`: steps without prompts after one with them,
-    while sequences decode (prefill-decode-interval of SGLang, pull request 35017; of vLLM, 44558, one less than its
-    prefill-schedule-interval, unless requests wait when a step is full). `piece`: the most tokens of one prompt in a
-    step (vLLM's long-prefill-token-threshold; 0: the budget). `stream`: decode steps from one message to the client to
-    the next, the first included. `captured`: tokens of a step with prompts up to which CUDA graphs of the pieces
-    between attention are replayed. `masked`: experts get no rows of places that a CUDA graph pads, as of data-parallel
-    ranks with fewer sequences than others; else each rank counts as the fullest. `latency`: seconds from client to
-    scheduler and back (HTTP, queues), `token_latency`: for a token of its prompt. `request`, `prompt_token`: seconds of
-    the front end a request and a token of its prompt (tokenizer), one request after the other, and `spacing` until it
-    takes the next; `encoding`: in place of `request` where nothing is generated, so that no tokens are streamed (0: the
-    same); `fronts`: one front end, or one for each data-parallel rank. `dispatch`: host seconds of each kernel of a
-    step with prompts, which no CUDA graph replays: a step takes at least that long. `step`, `sequence`: host seconds of
-    a step and of a sequence in it, of a server that streams to its clients (0: the profile's own). `spread_tpot`,
-    `spread_ttft`: the distances of p10 and p90 from p50 of a latency under load, over those of the step times.
+    What a step has:
+
+    * `order`: one of ORDERS.
+    * `tokens`: the most tokens of a step (None: those of the engine's memory settings).
+    * `sequences`: the most running sequences of a replica of attention (0: no limit); `drafted`: of all together where
+      tokens are drafted and nothing says how many may run (0: no other limit).
+    * `whole`: prompts are not cut into chunks; `piece`: the most tokens of one prompt in a step (vLLM's
+      long-prefill-token-threshold; 0: the budget).
+    * `reserved`: the part of a request's output that has room in the KV cache before the request is admitted; with less
+      than 1, sequences are preempted where it runs out.
+    * `masked`: experts get no rows of places that a CUDA graph pads, as of data-parallel ranks with fewer sequences
+      than others; else each rank counts as the fullest.
+    * `captured`: tokens of a step with prompts up to which CUDA graphs of the pieces between attention are replayed.
+
+    When prompts are taken:
+
+    * `lag`: steps that are already scheduled when a request arrives.
+    * `poll`: decode steps from one look for new requests to the next (SGLang's --scheduler-recv-interval).
+    * `gather`: steps that prompts wait for others while sequences decode: with data-parallel attention until there is
+      one for each rank, or so many steps have passed since the last were (timeout_iters of TensorRT-LLM's
+      attention_dp_config), else until those that fit fill a step (batch_wait_timeout_iters).
+    * `pause`: steps without prompts after one with them, while sequences decode (prefill-decode-interval of SGLang,
+      pull request 35017; of vLLM, 44558, one less than its prefill-schedule-interval, unless requests wait when a step
+      is full).
+
+    Times of the host:
+
+    * `latency`: from client to scheduler and back (HTTP, queues); `token_latency`: the same for a token of the prompt.
+    * `request`, `prompt_token`: of the front end for a request and for a token of its prompt (tokenizer), one request
+      after the other; `spacing`: until it takes the next; `encoding`: in place of `request` where nothing is generated,
+      so that no tokens are streamed (0: the same).
+    * `fronts`: one front end, or one for each data-parallel rank.
+    * `dispatch`: of each kernel of a step with prompts, which no CUDA graph replays: a step takes at least that long.
+    * `step`, `sequence`: of a step and of a sequence in it, of a server that streams to its clients (0: the profile's
+      own); `stream`: decode steps from one message to the client to the next, the first included.
+    * `spread_tpot`, `spread_ttft`: the distances of p10 and p90 from p50 of a latency under load, over those of the
+      step times.
     """
 
     order: Literal["mixed", "prefill first"] = MIXED

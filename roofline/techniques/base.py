@@ -26,9 +26,10 @@ class Level(StrEnum):
 
 
 class Price(StrEnum):
-    """What a technique costs in output quality or preparation, cheapest first."""
+    """What a change requires, ascending: nothing, engineering, calibration data, a loss of quality, training."""
 
     LOSSLESS = "lossless"
+    ENGINEERING = "engineering"
     CALIBRATION = "calibration"
     LOSSY = "lossy"
     RETRAINING = "retraining"

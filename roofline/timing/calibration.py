@@ -308,7 +308,7 @@ def unknown(bound: Array) -> Expected:
 
 
 POOLED_VENDOR = "NVIDIA"
-"""The vendor of the devices of which pooled constants are."""
+"""The vendor of the devices that engines' kernels were measured on, of which pooled constants are."""
 
 
 @cached(maxsize=256)

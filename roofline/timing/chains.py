@@ -19,7 +19,7 @@ from roofline.core.registry import cached
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import File, bundled_folder, extensions, files_below, overriding_files
-from roofline.timing.calibration import Basis, Calibration, Fit, Fits, chained
+from roofline.timing.calibration import POOLED_VENDOR, Basis, Calibration, Fit, Fits, chained
 from roofline.timing.calibration_files import Document, of_version, parse_document
 from roofline.timing.intervals.levels import Level
 from roofline.timing.kernels import launch_factor
@@ -27,9 +27,6 @@ from roofline.timing.kernels.common import unit_clocks
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose kernels were measured, the most measured first: the order in which they stand in for others."""
-
-VENDOR = "NVIDIA"
-"""The vendor of the devices that the engines' kernels were measured on."""
 
 FOLDER = "calibration"
 """The folder of `hwspecs` with the calibration files."""
@@ -232,7 +229,7 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
             yield from _of_engine(name, other, "", (*level, "engine"), shelf)
     yield from _shared("pooled", "pooled", ("pooled",), shelf)
     # On another vendor's devices an engine runs another library: as far as two engines are apart.
-    far: tuple[Level, ...] = ("pooled",) if hardware.vendor == VENDOR else ("pooled", "engine")
+    far: tuple[Level, ...] = ("pooled",) if hardware.vendor == POOLED_VENDOR else ("pooled", "engine")
     yield from _of_engine("pooled", engine, version, far, shelf)
     for other in others:
         yield from _of_engine("pooled", other, "", ("pooled", "engine"), shelf)

@@ -133,7 +133,7 @@ def _own_all_reduces(placement: Placement, engine: Engine) -> tuple[tuple[int, s
 
 
 class Constants(NamedTuple):
-    """The constants of a kernel: the fields of these names of `roofline.timing.launches.Kernel`."""
+    """The constants of a kernel: the fields of these names of `roofline.timing.launches.LaunchedKernel`."""
 
     shape: KernelShape | None
     matches: Mapping[str, Match]

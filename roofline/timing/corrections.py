@@ -33,7 +33,7 @@ from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.model import smooth_maximum
-from roofline.timing.launches import Kernel
+from roofline.timing.launches import LaunchedKernel
 
 Rows = NDArray[np.intp]
 
@@ -57,7 +57,7 @@ class Corrections:
     """The corrections of a placed graph's kernels on an engine."""
 
     def __init__(
-        self, placement: Placement, engine: Engine, kernels: Sequence[Kernel], limited: Hardware | None = None
+        self, placement: Placement, engine: Engine, kernels: Sequence[LaunchedKernel], limited: Hardware | None = None
     ) -> None:
         self._placement = placement
         self._engine = engine
@@ -216,7 +216,7 @@ def _mean(values: Mapping[str, float], name: str) -> float:
     return sum(values.get(part, 0.0) for part in mixed) / len(mixed)
 
 
-def _includes_upcast(kernel: Kernel) -> bool:
+def _includes_upcast(kernel: LaunchedKernel) -> bool:
     """Whether the kernel's own times include its upcasts."""
     texts = {} if kernel.shape is None else kernel.shape.texts
     return kernel.kind in CONVERTING or "weight_only" in texts or str(texts.get("dtype")).startswith(PREFIX)

@@ -75,7 +75,7 @@ class KernelGroup(Struct, frozen=True):
             columns["kv_len"] = columns.pop("pairs") / np.maximum(columns["batch"], 1.0)
         return columns
 
-    def distinct_rows(self, values: Array, counts: dict[bytes, Counts]) -> Target | None:
+    def distinct_rows(self, values: Array, counts: dict[bytes, Counts]) -> Destination | None:
         """An evaluation of each distinct m of GEMMs, which depend on the workload through m alone; None for others.
 
         `counts` caches the distinct m by coefficients, for all GEMMs of a pass.
@@ -91,16 +91,16 @@ class KernelGroup(Struct, frozen=True):
             counts[key] = distinct[np.newaxis], which.reshape(-1)
         distinct, which = counts[key]
         columns = {**self.texts, **self.fixed, "m": distinct}
-        return Target(self.rows, _ALL_POINTS, Evaluation(self, columns, distinct.size), which)
+        return Destination(self.rows, _ALL_POINTS, Evaluation(self, columns, distinct.size), which)
 
-    def targets(self, own: Array) -> list[Target]:
+    def targets(self, own: Array) -> list[Destination]:
         """The evaluations at the points where the group's kernels run.
 
         Attention of a few queries runs the faster of the kernels of prefill and decode. No kernel of more queries is
         faster than a decode kernel of the most that it takes, or of one, over the same keys.
         """
         if self.op not in IS_DECODE_KERNEL or "q_len" not in self.varying:
-            return [Target(self.rows, _ALL_POINTS, Evaluation(self, self.columns(own), own.shape[1]))]
+            return [Destination(self.rows, _ALL_POINTS, Evaluation(self, self.columns(own), own.shape[1]))]
         queries, choice = self.coefficients[self.varying.index("q_len"), 0] @ own, self.op in ATTENTION
         queries = queries.item() if queries.size == 1 else queries
         if not IS_DECODE_KERNEL[self.op]:
@@ -111,7 +111,9 @@ class KernelGroup(Struct, frozen=True):
         found = self._among(own, queries <= most), self._among(own, few, np.minimum)
         return [target for target in (*found, self._among(own, queries > most, np.maximum, most)) if target]
 
-    def _among(self, own: Array, runs: NDArray[np.bool_], join: Join | None = None, most: int = 0) -> Target | None:
+    def _among(
+        self, own: Array, runs: NDArray[np.bool_], join: Join | None = None, most: int = 0
+    ) -> Destination | None:
         """The evaluation at some points, of their own queries or of `most`; None without any."""
         if not np.any(runs):
             return None
@@ -125,7 +127,7 @@ class KernelGroup(Struct, frozen=True):
                 fewer = most / columns["q_len"]
                 columns |= {name: columns[name] * fewer for name in self.varying if name not in ("q_len", "pairs")}
             columns["q_len"] = np.full_like(columns["q_len"], most)
-        return Target(rows, points, Evaluation(self, columns, own.shape[1]), join=join)
+        return Destination(rows, points, Evaluation(self, columns, own.shape[1]), join=join)
 
     def evaluate(self, columns: Mapping[str, Any], shape: tuple[int, ...]) -> Expected:
         """Expected times of columns that broadcast to `shape`; 0 where a GEMM has no rows (encoders in decode)."""
@@ -294,7 +296,7 @@ def _run_stacked(evaluations: Sequence[Evaluation]) -> None:
         )
 
 
-class Target(NamedTuple):
+class Destination(NamedTuple):
     """Where an evaluation's times go: rows (kernels) and points of a pass.
 
     `which`, where given, is the column of the evaluation for each point; `join`, the minimum or the maximum, chooses
@@ -307,7 +309,7 @@ class Target(NamedTuple):
     which: NDArray[np.intp] | None = None
     join: Join | None = None
 
-    def block(self, start: int, stop: int) -> Target:
+    def block(self, start: int, stop: int) -> Destination:
         """The target for the points from `start` to `stop`."""
         return self if self.which is None else self._replace(which=self.which[start:stop])
 

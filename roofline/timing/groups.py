@@ -28,12 +28,12 @@ from roofline.timing.kernels import Array, kernel, vectors
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.shapes import KernelShape
-from roofline.timing.launches import Kernel
+from roofline.timing.launches import LaunchedKernel
 from roofline.timing.variants import columns_of
 
 
 def kernel_groups(
-    kernels: Sequence[Kernel], monomials: Sequence[Monomial], placement: Placement, engine: Engine
+    kernels: Sequence[LaunchedKernel], monomials: Sequence[Monomial], placement: Placement, engine: Engine
 ) -> list[KernelGroup]:
     """The kernels of a pass in groups of one kind and format; GEMMs of one m besides."""
     hardware = placement.hardware
@@ -61,7 +61,7 @@ class AcrossNodes(NamedTuple):
     routed: bool
 
 
-def _across_nodes(entry: Kernel, placement: Placement) -> AcrossNodes | None:
+def _across_nodes(entry: LaunchedKernel, placement: Placement) -> AcrossNodes | None:
     """The nodes that a kernel's collective spans; None for one within a node, and for all other kernels.
 
     Of two batches one is computed while the other waits.
@@ -76,7 +76,7 @@ def _across_nodes(entry: Kernel, placement: Placement) -> AcrossNodes | None:
 
 def _group(
     op: str,
-    members: Sequence[tuple[int, Kernel]],
+    members: Sequence[tuple[int, LaunchedKernel]],
     hardware: Hardware,
     across: AcrossNodes | None,
     monomials: Sequence[Monomial],

@@ -44,7 +44,7 @@ INDEXED = "index_scores", "fused_attention"
 """Operators that are one kernel model on every engine: the scores of an indexer, and attention to what it picks."""
 
 
-class Kernel(Struct, frozen=True):
+class LaunchedKernel(Struct, frozen=True):
     """Operators of a section that run as one kernel, `count` times.
 
     `matches` are the constants by op of the measurement schema: two for attention, which has a prefill and a decode
@@ -101,13 +101,15 @@ class Kernel(Struct, frozen=True):
         return match.origin
 
 
-def launches(placement: Placement, engine: Engine, calibration: Calibration, prompts: bool = False) -> list[Kernel]:
+def launches(
+    placement: Placement, engine: Engine, calibration: Calibration, *, prompts: bool = False
+) -> list[LaunchedKernel]:
     """The kernels of a placed graph: the engine's fusions, and all other operators one by one.
 
     `prompts`: of a pass that computes prompts.
     """
     choices = choices_of(placement, engine, calibration, prompts)
-    found: list[Kernel] = []
+    found: list[LaunchedKernel] = []
     start = 0
     for section in placement.network.sections:
         stop = start + len(section.ops)
@@ -123,13 +125,13 @@ def _of_section(
     arithmetic: tuple[str | None, ...],
     fused: tuple[tuple[str, ...], ...],
     choices: Choices,
-) -> tuple[Kernel, ...]:
+) -> tuple[LaunchedKernel, ...]:
     """The kernels of a section, with its `fused` operators in one; `start` is the index of its first operator."""
     kernels, ranks = [], _expert_ranks(section)
     for parts in _fused(section, fused):
         ops = tuple(section.ops[index] for index in parts)
         constants = constants_of(ops, arithmetic[parts[0]], choices, ranks)
-        kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *constants))
+        kernels.append(LaunchedKernel(tuple(start + index for index in parts), section.count, section.name, *constants))
     return tuple(kernels)
 
 

@@ -39,7 +39,7 @@ from roofline.specs.engine import ROUTED_EXPERTS, SHARED_EXPERTS, Engine
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Basis, Calibration, Match
 from roofline.timing.corrections import Corrections
-from roofline.timing.evaluation import Counts, Deferred, Target, conversion_time, evaluate_all, keys_of
+from roofline.timing.evaluation import Counts, Deferred, Destination, conversion_time, evaluate_all, keys_of
 from roofline.timing.groups import kernel_groups
 from roofline.timing.intervals import Estimate
 from roofline.timing.intervals.passes import Intervals
@@ -120,7 +120,7 @@ class Timing:
             limited, placement = placement.hardware, replace(placement, hardware=placement.hardware.unlimited)
         self.placement = placement
         self.engine = engine
-        self.kernels = tuple(launches(placement, engine, calibration, prompts))
+        self.kernels = tuple(launches(placement, engine, calibration, prompts=prompts))
         shapes = [entry.shape for entry in self.kernels if entry.shape]
         self.monomials = monomials_of([size for shape in shapes for size in shape.sizes.values()])
         self._counts = np.array([entry.count for entry in self.kernels])
@@ -155,7 +155,7 @@ class Timing:
         evaluate_all(target.evaluation for target in targets)
         return self._detail(values, targets)
 
-    def _targets(self, own: Array, merged: Sequence[Target | None] = ()) -> list[Target]:
+    def _targets(self, own: Array, merged: Sequence[Destination | None] = ()) -> list[Destination]:
         """The evaluations of all groups at some points; `merged` holds those that exist already."""
         found = [[target] if target else group.targets(own) for group, target in zip_longest(self._groups, merged)]
         return [target for targets in found for target in targets]
@@ -229,7 +229,7 @@ class Timing:
             return parts[0]
         return Estimate(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    def _detail(self, values: Array, targets: Iterable[Target]) -> Detail:
+    def _detail(self, values: Array, targets: Iterable[Destination]) -> Detail:
         times = self.placement.coefficients[:TIMES] @ values
         bounds = np.maximum.reduce(times)
         corrections = self.corrections

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import Target, launch_command
-from roofline.launch.settings import replica_of
+from roofline.launch.settings import one_replica
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.specs.servers import SERVERS, server_of
@@ -23,7 +23,7 @@ def run_command(scenario: Scenario, context: int, load: Load | None = None, slot
     that run at once, or what these need where that has no room.
     """
     if load is not None and apart:
-        command = serve_command(replica_of(scenario), load, "launch")
+        command = serve_command(one_replica(scenario), load, "launch")
         # The containers of Dynamo are of CUDA.
         target = Target.DYNAMO if scenario.hardware.vendor == "NVIDIA" else Target.LLM_D
         return f"{command} --disaggregation {shlex.quote(apart)} --as {target}"

@@ -18,7 +18,6 @@ from roofline.advisor.formats import no_narrower
 from roofline.advisor.judged import as_served, judged, missed, unready
 from roofline.advisor.judged import gain as times_better
 from roofline.advisor.planned import Candidate, Plan
-from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import engine_techniques
 from roofline.advisor.sizing.configurations import OFFERED
 from roofline.advisor.sizing.sizing import size
@@ -37,6 +36,7 @@ from roofline.serving.replica import replica_of
 from roofline.serving.steady import largest_rate
 from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS
+from roofline.techniques.base import Price
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.verdict.limit import Limit, Part, limit_of
 from roofline.verdict.run import run_command
@@ -328,7 +328,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
                 if laid_out is None:  # replicas that divide experts are no options: as an answer lays them out
                     for count in (best.devices, 2 * best.devices):
                         hw = {"hw": f"{count}x{asked.hardware.name}"}
-                        found = plan_for(asked.with_(**hw), load, self.targets).scenario
+                        found = plan_for(asked.with_(hw=hw["hw"]), load, self.targets).scenario
                         if self.serves(found):
                             return Fit(hw, found, self._tokens(found))
                     return None

@@ -40,11 +40,11 @@ def serve_command(scenario: Scenario, load: Load | Mapping[str, Any], command: s
     words = ["--prompt", load.prompts.written]
     words += [] if scenario.model.task == "encode" else ["--generate", load.outputs.written]
     words += ["--prefix-hits", f"{load.hits!r}"] if load.hits else []
-    words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", rate_text(load.rate)]
+    words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", rate_word(load.rate)]
     return f"{command_line(deployed, command)} {shlex.join(words)}"
 
 
-def rate_text(rate: float) -> str:
+def rate_word(rate: float) -> str:
     """Requests/s with six digits, rounded down so that a sustainable rate stays one."""
     return f"{Context(prec=6, rounding=ROUND_DOWN).create_decimal(repr(float(rate))).normalize():f}"
 

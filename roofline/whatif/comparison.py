@@ -23,6 +23,7 @@ Metric = Literal["ttft", "tpot", "total"]
 
 READINGS: tuple[Reading, ...] = ("expected", "bound", "bytes")
 METRICS: tuple[Metric, ...] = ("ttft", "tpot", "total")
+"""Times of which less is better, in seconds."""
 
 
 class Difference(Struct, frozen=True):

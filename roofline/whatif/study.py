@@ -32,8 +32,7 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quo
 from roofline.core.expressions import Expression, Type, parse_condition
 from roofline.core.options import Kind
 from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS, by_name, missing, read_options
-from roofline.scenario.question import OBJECTS
-from roofline.scenario.question import Question as ScenarioQuestion
+from roofline.scenario.question import OBJECTS, Question
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_mixed
 from roofline.specs.host import load_host
@@ -51,7 +50,7 @@ ERROR = "error"
 """The column of error messages, if invalid combinations are kept."""
 
 
-class Question(Struct, frozen=True):
+class StudyQuestion(Struct, frozen=True):
     """A study without its points, which is pickled for worker processes.
 
     `axes` are the types of the axes, `outputs` the metrics shown, `figures` all metrics to compute. `sources` are
@@ -88,7 +87,7 @@ class Study(Struct, frozen=True, eq=False, dict=True):
     """
 
     axes: tuple[Axis, ...]
-    question: Question
+    question: StudyQuestion
 
     @property
     def loops(self) -> tuple[Axis, ...]:
@@ -176,7 +175,7 @@ def make_study(
     keep = invalid == "keep" and where is None and selection.everything
     named = [((axis.name, label), value) for axis in axes if not axis.grid for label, value in axis.pairs]
     objects = {place: value for place, value in named if isinstance(value, Struct)}
-    question = Question(settled, varied, outputs, figures, at, where, selection, keep, _sources(values), objects)
+    question = StudyQuestion(settled, varied, outputs, figures, at, where, selection, keep, _sources(values), objects)
     return Study(axes, question)
 
 
@@ -246,9 +245,7 @@ def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
     named = {name: [value for value in values.get(name, ()) if isinstance(value, str)] for name in _LOADERS}
     if not values.get("engine"):
         deciding = {name: values[name] for name in ("model", "hw", "quant", "weights", "with") if name in values}
-        asked = (
-            ScenarioQuestion().with_(dict(zip(deciding, each, strict=True))) for each in product(*deciding.values())
-        )
+        asked = (Question().with_(dict(zip(deciding, each, strict=True))) for each in product(*deciding.values()))
         named["engine"] = sorted({each.default_engine for each in asked})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
 

@@ -28,7 +28,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.whatif.metrics import figures, find_metric
 from roofline.whatif.selection import Rows, Selection, joined
-from roofline.whatif.study import ERROR, Question, Study, make_study, source_digest
+from roofline.whatif.study import ERROR, Study, StudyQuestion, make_study, source_digest
 
 if TYPE_CHECKING:
     import pandas
@@ -118,7 +118,7 @@ class Chunks:
         return {axis.name: axis.values for axis in axes} | cut
 
 
-def evaluate(question: Question, task: Task, check: bool = False) -> Answer:
+def evaluate(question: StudyQuestion, task: Task, check: bool = False) -> Answer:
     """The answer of a chunk. With `check`, raises RooflineError if this process has other specs than the study's."""
     if check:
         _check_sources(question, task)
@@ -140,7 +140,7 @@ def evaluate(question: Question, task: Task, check: bool = False) -> Answer:
     return Answer(task.number, points, joined(found), dict(reasons))
 
 
-def _check_sources(question: Question, task: Task) -> None:
+def _check_sources(question: StudyQuestion, task: Task) -> None:
     """Raises RooflineError if the specs of this worker differ from those of the study."""
     for kind, name in question.sources:
         varied = {part.loops[kind] for part in task.parts} if kind in question.axes else {name}
@@ -154,7 +154,7 @@ def _check_sources(question: Question, task: Task) -> None:
             raise RooflineError(f"a worker's {kind} {name} differs from that of this process")
 
 
-def _rows(question: Question, part: Part, values: Mapping[str, Any], errors: Any) -> Rows:
+def _rows(question: StudyQuestion, part: Part, values: Mapping[str, Any], errors: Any) -> Rows:
     """The axes and metrics of every point of a part, as columns."""
     columns: dict[str, Any] = dict(part.loops)
     for name, grid in zip(part.grid, np.meshgrid(*part.grid.values(), indexing="ij"), strict=True):
@@ -164,7 +164,7 @@ def _rows(question: Question, part: Part, values: Mapping[str, Any], errors: Any
     return Rows(columns | dict(values), math.prod(part.shape))
 
 
-def _solved(question: Question, part: Part) -> tuple[dict[str, Any], Any]:
+def _solved(question: StudyQuestion, part: Part) -> tuple[dict[str, Any], Any]:
     """The metrics of every point of a part, flat, and the error of each, "" for none; None if no point has one."""
     try:
         return _figures(question, part), None
@@ -172,7 +172,7 @@ def _solved(question: Question, part: Part) -> tuple[dict[str, Any], Any]:
         return _bisected(question, part, str(error))
 
 
-def _figures(question: Question, part: Part) -> dict[str, Any]:
+def _figures(question: StudyQuestion, part: Part) -> dict[str, Any]:
     objects = question.objects
     loops = {
         name: objects[name, label] if (name, label) in objects else OPTIONS[name].read(label)
@@ -187,7 +187,7 @@ def _figures(question: Question, part: Part) -> dict[str, Any]:
     return figures(analyze(Scenario.varied(question.fixed, options)), question.figures, question.at)
 
 
-def _bisected(question: Question, part: Part, reason: str) -> tuple[dict[str, Any], Any]:
+def _bisected(question: StudyQuestion, part: Part, reason: str) -> tuple[dict[str, Any], Any]:
     """Metrics and errors of a part with an error: if its first and last point fail, all points do.
 
     Otherwise it is halved along its longest axis, recursively.
@@ -223,7 +223,7 @@ def _corner(part: Part, index: int) -> Part:
     return Part(part.loops, {name: values[[index]] for name, values in part.grid.items()})
 
 
-def _fails(question: Question, part: Part) -> bool:
+def _fails(question: StudyQuestion, part: Part) -> bool:
     try:
         _figures(question, part)
     except RooflineError:
@@ -312,7 +312,7 @@ class Tally(Struct):
         self.invalid += sum(reasons.values())
         self.reasons = (self.reasons or Counter()) + Counter(reasons)
 
-    def check(self, question: Question) -> None:
+    def check(self, question: StudyQuestion) -> None:
         """Raises RooflineError if there are no rows."""
         if self.rows:
             return

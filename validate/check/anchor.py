@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from roofline import Scenario
 from roofline.bound.memory import kv_bytes_per_token
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled_path, read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.core.limits import MAX_CONCURRENCY
 from roofline.core.units import Dimension, parse_quantity
@@ -30,11 +30,10 @@ from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
 from roofline.timing.intervals import Estimate
-from roofline.validate.data import FOLDER as DATA
 from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.text import is_plausible
 
-FOLDER = DATA / "anchors"
+FOLDER = bundled_path("validate/anchors")
 
 TIME, MEMORY, RATE, TOKENS = "time", "memory", "rate", "tokens"
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from roofline.core.documents import finite_number, parse_yaml, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
+from roofline.timing.intervals.estimate import READINGS
 from roofline.validate.check.anchor import FOLDER, METRICS, TIMED, Figure, figure_of, load_anchors
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
 from roofline.validate.check.measured import MeasurementFile, geometric_mean, load_row_files, predict_rows
@@ -115,9 +116,6 @@ PREDICTIONS = Path(__file__).resolve().parents[2] / "tests" / "golden" / "predic
 
 TOLERANCE = 0.005
 """Relative change of a prediction that is ignored: rounding, and other versions of the libraries."""
-
-FIGURES = ("bound", "low", "mid", "high")
-"""The readings of a prediction that are committed."""
 
 DIGITS = 5
 """Significant digits of a committed prediction: more than `TOLERANCE` tells apart."""
@@ -317,13 +315,13 @@ def read_predictions(path: Path) -> dict[str, Predicted]:
 
 
 def _prediction(where: str, name: str, entry: object) -> Predicted:
-    figures: dict[Any, Any] = entry if isinstance(entry, dict) else dict.fromkeys(FIGURES, entry)
-    if set(figures) == set(FIGURES):
-        values = [figures[figure] for figure in FIGURES]
+    figures: dict[Any, Any] = entry if isinstance(entry, dict) else dict.fromkeys(READINGS, entry)
+    if set(figures) == set(READINGS):
+        values = [figures[figure] for figure in READINGS]
         numbers = [number for value in values if is_plausible(number := finite_number(value) or 0.0)]
         if len(numbers) == len(values):
             return Predicted(*numbers)
-    raise SpecError(where, f"{quote(name, 120)}: must be a positive number, or one for each of {', '.join(FIGURES)}")
+    raise SpecError(where, f"{quote(name, 120)}: must be a positive number, or one for each of {', '.join(READINGS)}")
 
 
 def render_predictions(predictions: Mapping[str, Predicted], moved: Iterable[Mapping[str, Any]]) -> str:
@@ -350,7 +348,7 @@ def _text(prediction: Predicted) -> str:
     figures = [number(value) for value in prediction]
     if len(set(figures)) == 1:
         return figures[0]
-    return f"{{{', '.join(f'{name}: {value}' for name, value in zip(FIGURES, figures, strict=True))}}}"
+    return f"{{{', '.join(f'{name}: {value}' for name, value in zip(READINGS, figures, strict=True))}}}"
 
 
 def _moved_text(row: Mapping[str, Any]) -> str:

@@ -14,17 +14,16 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled_path, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.records import record
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array
-from roofline.validate.data import FOLDER as DATA
 from roofline.validate.score.kernels import Scored, predict
 from roofline.validate.tables.rows import Measurements, only_hardware, read_measurements
 
-FOLDER = DATA / "measurements"
+FOLDER = bundled_path("validate/measurements")
 
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
-from roofline.validate.data import FOLDER
+from roofline.core.documents import bundled
 from roofline.validate.gpu.shapes import Point
 from roofline.validate.kernels.benchmark import benchmarks
 from roofline.validate.kernels.work import Case, attention_case, experts_case, gemm_case, rows_case
@@ -30,7 +29,7 @@ GEMM_FORMATS = ("bf16", "fp16", "fp32", "int8", "fp8")
 ROW_OPS = ("norm", "softmax", "activation", "rope", "copy")
 ROW_FORMATS = ("fp32", "fp16", "bf16")
 
-_CASES = read_mapping(FOLDER / "gpu" / "cases.yaml")
+_CASES = bundled("validate/gpu/cases.yaml")
 _LARGE = _CASES["large"]
 
 PREFILLS, DECODES = ({name: attention_case(op, **sizes) for name, sizes in _CASES[op].items()} for op in ATTENTION)

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
-from roofline.validate.data import FOLDER
+from roofline.core.documents import bundled
 from roofline.validate.kernels.work import Case, attention_case, experts_case, gemm_case, rows_case
 
 Item = TypeVar("Item")
@@ -20,7 +19,7 @@ Item = TypeVar("Item")
 Point = tuple[Case, str]
 """A case and the backend that computes it."""
 
-_SHAPES = read_mapping(FOLDER / "gpu" / "shapes.yaml")
+_SHAPES = bundled("validate/gpu/shapes.yaml")
 
 GROUP = 128
 """Inputs of a GEMM are multiples of it where they are cut: of the groups of 4-bit weights."""

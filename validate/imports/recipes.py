@@ -18,6 +18,7 @@ from roofline.core.documents import finite_number, read_mapping, scalar_text
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.serving.outcome import Outcome
 from roofline.serving.sessions.served import SessionOutcome
+from roofline.specs.engine import PHASES
 from roofline.validate.imports.convert import Imported
 from roofline.validate.imports.fields import Fields, read_content
 from roofline.validate.score.serving import Predictor
@@ -124,7 +125,7 @@ def _rows(entry: Mapping[str, Any], where: str) -> Iterator[Cells]:
         "checkpoint": _text(entry, "model"),
         "precision": _text(entry, "precision"),
         "framework": _text(entry, "framework"),
-        **{f"{pool}_hardware": _text(_mapping(entry.get("hardware") or {}, where), pool) for pool in POOLS},
+        **{f"{pool}_hardware": _text(_mapping(entry.get("hardware") or {}, where), pool) for pool in PHASES},
     }
     for kind, scenario in _mapping(scenarios, where).items():
         for part in _list(scenario, where):
@@ -136,12 +137,9 @@ def _rows(entry: Mapping[str, Any], where: str) -> Iterator[Cells]:
                     yield cells | _layout(space, bool(entry.get("disagg")), where) | _load(part, space, cells, where)
 
 
-POOLS = ("prefill", "decode")
-
-
 def _layout(space: Mapping[str, Any], apart: bool, where: str) -> Cells:
     """The layout of a deployment, of one of its workers, or of those of its pools; prefill may decode, too."""
-    pools = {pool: _mapping(space.get(pool) or {}, where) for pool in POOLS}
+    pools = {pool: _mapping(space.get(pool) or {}, where) for pool in PHASES}
     found = {"speculation": _text(space, "spec-decoding"), "disaggregated": str(apart).lower()}
     if not apart or not _number(pools["decode"], "num-worker", where):
         own = _mapping(space.get("worker") or pools["prefill"] or space, where)

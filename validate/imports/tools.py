@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.units import Dimension, parse_quantity
-from roofline.validate.data import shipped
+from roofline.specs.records import bundled_record
 from roofline.validate.imports.fields import Content, Fields
 from roofline.validate.imports.result import Result
 from roofline.validate.tables.serving import benchmark_load
@@ -141,7 +141,7 @@ class Formats(Struct, frozen=True):
     formats: tuple[Format, ...]
 
 
-FORMATS = shipped(Formats, "imports/formats.yaml").formats
+FORMATS = bundled_record(Formats, "validate/imports/formats.yaml").formats
 
 
 _LINE = re.compile(r"^([^:=\n]{1,80}?)\s*:\s*(.{0,200})$", re.MULTILINE)

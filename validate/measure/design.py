@@ -17,9 +17,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.core.errors import UnknownNameError
+from roofline.specs.records import bundled_record
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
-from roofline.validate.data import shipped
 from roofline.validate.kernels.work import Case, attention_case, experts_case, work_of
 
 CANDIDATES = 600
@@ -66,7 +66,7 @@ class Designs(Struct, frozen=True):
     experts: tuple[tuple[int, int, int, int], ...]
 
 
-DESIGNS = shipped(Designs, "measure/design.yaml")
+DESIGNS = bundled_record(Designs, "validate/measure/design.yaml")
 
 
 def design(formats: Mapping[str, Sequence[str]], limits: Limits, count: int = 100) -> list[Case]:

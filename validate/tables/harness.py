@@ -17,9 +17,9 @@ from roofline.specs.engine import Engine, load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
+from roofline.specs.records import bundled_record
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.exchanges import GATHERED
-from roofline.validate.data import shipped
 
 NEWEST = (1_000_000_000,)
 """Above the numbers of all versions."""
@@ -94,7 +94,7 @@ class Policies(Struct, frozen=True):
     reserved: dict[str, tuple[tuple[float, float], tuple[float, float]]]
 
 
-POLICIES = shipped(Policies, "tables/harness.yaml")
+POLICIES = bundled_record(Policies, "validate/tables/harness.yaml")
 
 
 def profile_of(

@@ -45,8 +45,8 @@ from roofline.serving.load import Load
 from roofline.serving.pools import Pools
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
+from roofline.specs.records import bundled_record
 from roofline.techniques import apply_techniques
-from roofline.validate.data import shipped
 from roofline.validate.tables.harness import NODE, agents_profile_of, as_scripted, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
@@ -91,7 +91,7 @@ class Published(Struct, frozen=True):
     turns: dict[str, str]
 
 
-PUBLISHED = shipped(Published, "tables/inferencex.yaml")
+PUBLISHED = bundled_record(Published, "validate/tables/inferencex.yaml")
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {"trt": "trtllm", "trtllm": "trtllm", "sglang": "sglang", "vllm": "vllm", "atom": "sglang"}

@@ -20,8 +20,8 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
+from roofline.specs.records import bundled_record
 from roofline.specs.schemes import UNQUANTIZED, WEIGHT_SCHEMES, Mixture, WeightScheme
-from roofline.validate.data import shipped
 
 
 class Unmapped(RooflineError):  # noqa: N818 - a category of rows, not a fault
@@ -45,7 +45,7 @@ class Names(Struct, frozen=True):
     weights: dict[str, str]
 
 
-NAMES = shipped(Names, "tables/names.yaml")
+NAMES = bundled_record(Names, "validate/tables/names.yaml")
 
 LARGEST = "the file does not say how many GPU cores: the largest configuration"
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import PRICES, Objective, Price
+from roofline.advisor.search.goal import PRICES, Objective
 from roofline.core.units import amount, count_text, target_text
 from roofline.reports.documents.analysis import subject
 from roofline.reports.documents.summary import is_encoder
 from roofline.reports.output.blocks import WIDTH, Block
 from roofline.reports.output.cells import cell
+from roofline.techniques.base import Price
 
 OBJECTIVES = {
     Objective.TOTAL: "total time",

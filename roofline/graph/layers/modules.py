@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES
+from roofline.graph.extents import BATCH, QUERIES, TOKENS
 from roofline.graph.layers.attention import attention_ops, cached_attention, mask_of
 from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, elementwise, linear, vectors
 from roofline.graph.layers.flops import NORM_FLOPS, ROPE_FLOPS
@@ -13,8 +13,6 @@ from roofline.graph.size import ZERO, Dim
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.specs.sublayers import Attention, LinearModule, Modules
-
-TOKENS = BATCH * QUERIES
 
 
 def modules(spec: Modules, rotary: bool, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Convolution, Scan
+from roofline.graph.extents import BATCH, QUERIES, TOKENS, AttentionMask, Convolution, Scan
 from roofline.graph.layers.basic import STATE_FORMAT, Formats, Ops, activation, elementwise, linear, normalise, vectors
 from roofline.graph.layers.flops import (
     ACTIVATION_FLOPS,
@@ -28,8 +28,6 @@ from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import FORMATS, Format
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import DeltaNet, Hyena, KimiDelta, Mamba, Mamba2, Recurrent, Retention, Rwkv, StateSpace
-
-TOKENS = BATCH * QUERIES
 
 
 def recurrent(spec: Recurrent, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:

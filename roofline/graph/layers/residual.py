@@ -10,14 +10,12 @@ layers and the sum within its own block, scored by one learned vector after a no
 
 from __future__ import annotations
 
-from roofline.graph.extents import BATCH, QUERIES
+from roofline.graph.extents import TOKENS
 from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, vectors
 from roofline.graph.layers.flops import SINKHORN_FLOPS, SOFTMAX_FLOPS
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import product
 from roofline.graph.tensor import Role, Tensor
-
-TOKENS = BATCH * QUERIES
 
 SINKHORN = 20
 """Iterations (hc_sinkhorn_iters of the released files)."""

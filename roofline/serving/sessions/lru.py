@@ -103,9 +103,9 @@ class LeastRecent:
                 found.append(np.ones(own.size))
                 continue
             left = turns.left + weight
-            touched = rate * (left * time).mean(axis=1)
+            touched = rate * (time @ left) / left.size
             sure = ((rate * (left * time) @ self.shares) ** 2 / contexts) @ self.fixed
-            deviation = np.sqrt(np.maximum(rate * (left**2 * time).mean(axis=1) - sure, 1.0))
+            deviation = np.sqrt(np.maximum(rate * (time @ left**2) / left.size - sure, 1.0))
             # A session's own context is one of those of its kind that live; of those that ended it is none.
             own_part = rate * (left * (time - ends * within)) @ self.shares / np.maximum(live, 1.0)
             touched += weight * (snapshots - number - running) + self.store.own * running * (tier == 0)
@@ -151,11 +151,12 @@ def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
     near = (room - mean > -BELOW * deviation) & (room - size - mean < ABOVE * deviation)
     room, mean, deviation, size = (np.broadcast_to(each, near.shape)[near] for each in (room, mean, deviation, size))
     shape = mean**2 / deviation**2
+    factorial = gammaln(shape + 1)
 
     def short(most: Array) -> Array:
         most = np.maximum(most, 1e-9 * mean)
         place = most * shape / mean
-        weighted = np.exp(shape * np.log(place) - place - gammaln(shape + 1))
+        weighted = np.exp(shape * np.log(place) - place - factorial)
         return np.asarray((most - mean) * gammainc(shape, place) + mean * weighted)
 
     found[near] = (short(room) - short(room - size)) / size

@@ -18,7 +18,7 @@ from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.units import si
 from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format
 from roofline.specs.huggingface import translate, translate_file
-from roofline.specs.library import CONFIG
+from roofline.specs.library import ADAPTER, CONFIG
 from roofline.specs.precision import PLAIN, scheme_formats
 from roofline.specs.records import record
 from roofline.specs.schemes import GGUF, MXFP4_BLOCKS, WeightScheme, find_weight_scheme
@@ -28,8 +28,6 @@ from roofline.specs.weight_files.gguf import Gguf, read_gguf
 from roofline.specs.weight_files.gguf_config import ARCHITECTURES, config_of
 from roofline.specs.weight_files.safetensors import read_header, shards
 from roofline.specs.weight_files.stored import REMOTE, Remote, Share, Stored, StoredTensor, average, shares
-
-ADAPTER = "adapter_config.json"
 
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
 

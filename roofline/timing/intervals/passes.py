@@ -14,7 +14,7 @@ import numpy as np
 
 from roofline.timing.intervals.estimate import Estimate
 from roofline.timing.kernels import Array
-from roofline.timing.launches import Kernel
+from roofline.timing.launches import LaunchedKernel
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def within_kind(kind: str, inherited: bool) -> float:
     return WITHIN_KIND.get(kind, UNMEASURED_KIND)[inherited]
 
 
-def inherited(kernels: Sequence[Kernel]) -> bool:
+def inherited(kernels: Sequence[LaunchedKernel]) -> bool:
     """Whether all measured kernels have the constants of other hardware."""
     measured = (entry for entry in kernels if entry.kind in WITHIN_KIND)
     return all(match.basis != "calibrated" for entry in measured for match in entry.matches.values())
@@ -49,7 +49,7 @@ def inherited(kernels: Sequence[Kernel]) -> bool:
 class Intervals:
     """The interval of a pass from the errors of its kernels."""
 
-    def __init__(self, kernels: Sequence[Kernel], counts: Array) -> None:
+    def __init__(self, kernels: Sequence[LaunchedKernel], counts: Array) -> None:
         shapes = [(entry.kind, _identity(entry)) for entry in kernels]
         self._counts, distinct = _sums(shapes)
         self._counts *= counts
@@ -80,7 +80,7 @@ class Intervals:
         return with_spread(mid, below, above, spread)
 
 
-def _identity(kernel: Kernel) -> object:
+def _identity(kernel: LaunchedKernel) -> object:
     """What kernels of one shape and format share; a kernel without a shape shares it with none."""
     shape = kernel.shape
     return kernel.parts if shape is None else (shape.op, *sorted(shape.texts.items()), *sorted(shape.sizes.items()))

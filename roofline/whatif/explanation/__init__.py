@@ -12,13 +12,12 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
+from roofline.specs.engine import PHASES
 from roofline.whatif.explanation.assumptions import assumptions, commands, sources_of
 from roofline.whatif.explanation.lines import Line, Margin
 from roofline.whatif.explanation.metrics import DEFINITIONS, METRIC_LINES, METRICS
 from roofline.whatif.explanation.operators import KernelCalibration, namesakes, operator
 from roofline.whatif.notes import notes
-
-PHASES = ("prefill", "decode")
 
 
 class Explanation(Result, Struct, frozen=True):

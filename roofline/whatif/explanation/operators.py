@@ -21,7 +21,7 @@ from roofline.timing.corrections import COMPUTE_SHARE, LINK_SHARE, MEMORY_SHARE
 from roofline.timing.kernels import at_clock, kernel, shape_of
 from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.model import Terms
-from roofline.timing.launches import Kernel
+from roofline.timing.launches import LaunchedKernel
 from roofline.timing.passes import Timing
 from roofline.whatif.explanation.lines import Line, Margin, last, line, plain, shown, total
 from roofline.whatif.explanation.metrics import METRICS
@@ -245,7 +245,7 @@ def _terms(terms: Terms) -> list[Line]:
     ]
 
 
-def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
+def _scaled(times: Timing, run: Pass, entry: LaunchedKernel, kernel: float) -> Line:
     """The line of an integer GEMM with block scales."""
     placement, hardware = run.placement, run.placement.hardware
     multiplies = sum(
@@ -259,7 +259,7 @@ def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
     return line("kernel with block scales", formula, text)
 
 
-def _unpacking(times: Timing, run: Pass, entry: Kernel) -> float:
+def _unpacking(times: Timing, run: Pass, entry: LaunchedKernel) -> float:
     """Seconds of the integer instructions that unpack a kernel's weights."""
     return sum(_row(run, part, Row.WEIGHT_BYTES) * float(times.corrections.unpacked[part]) for part in entry.parts)
 
@@ -268,7 +268,7 @@ def _row(run: Pass, index: int, row: Row) -> float:
     return plain(run.placement.coefficients[row, index] @ run.placement.values(run.step))
 
 
-def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[list[Line], KernelCalibration]:
+def _kernel_model(times: Timing, row: int, run: Pass, entry: LaunchedKernel) -> tuple[list[Line], KernelCalibration]:
     """The lines of a kernel model's terms; without a model, those of the bound at typical efficiencies."""
     parts = tuple(times.placement.ops[part][0].name for part in entry.parts)
     found = times.kernel_call(row, run.step)

@@ -17,6 +17,7 @@ from roofline.scenario.analysis import analyze
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
+from roofline.whatif.comparison import METRICS
 from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, figures, read_targets, used
 
 GRID = 512
@@ -105,10 +106,6 @@ def _bounds(phase: Phase, points: int) -> tuple[list[str], NDArray[np.str_]]:
     for op in phase.ops:
         found[f"{op.name} ({op.section})" if op.name in several else op.name] = op.bound
     return list(found), np.array([np.broadcast_to(np.asarray(bound, dtype=str), points) for bound in found.values()])
-
-
-METRICS = ("ttft", "tpot", "total")
-"""Metrics to compare, in seconds: less is better."""
 
 
 def break_even(

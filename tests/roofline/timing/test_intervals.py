@@ -22,19 +22,19 @@ from roofline.timing.intervals.passes import (
     inherited,
     within_kind,
 )
-from roofline.timing.launches import Kernel, launches
+from roofline.timing.launches import LaunchedKernel, launches
 
 H100, LLAMA = load_hardware("h100-sxm"), load_model("llama-3.1-8b")
 IDEAL = load_engine("ideal")
 
 
-def kernels(hardware: str) -> list[Kernel]:
+def kernels(hardware: str) -> list[LaunchedKernel]:
     device = load_hardware(hardware)
     placement = place(network(LLAMA, parse_precision("bf16"), Build(("attention",))), device)
     return launches(placement, IDEAL, load_calibration(device))
 
 
-def of_different_shapes(kernel: Kernel, count: int) -> list[Kernel]:
+def of_different_shapes(kernel: LaunchedKernel, count: int) -> list[LaunchedKernel]:
     assert kernel.shape is not None
     shapes = [replace(kernel.shape, texts={**kernel.shape.texts, "row": float(row)}) for row in range(count)]
     return [replace(kernel, shape=shape) for shape in shapes]

@@ -17,7 +17,7 @@ from roofline.specs.model import Model
 from roofline.specs.precision import parse_precision
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels.shapes import dtype_of
-from roofline.timing.launches import Kernel, launches
+from roofline.timing.launches import LaunchedKernel, launches
 
 H100 = load_hardware("h100-sxm")
 
@@ -39,7 +39,7 @@ def shapes(
     placement = phase.passes[-1].placement
     numbers = extents(Step(batch, queries, cached), placement.network.rules)
 
-    def row(kernel: Kernel) -> dict[str, Any]:
+    def row(kernel: LaunchedKernel) -> dict[str, Any]:
         names = "+".join(placement.ops[index][0].name for index in kernel.parts)
         if kernel.shape is None:
             return {"parts": names, "count": kernel.count, "op": None}

@@ -6,7 +6,7 @@ import pytest
 
 from roofline import RooflineError, Scenario, analyze
 from roofline.cli.scenario_options import parse_scenarios
-from roofline.whatif.command_line import command_line, command_words, rate_text
+from roofline.whatif.command_line import command_line, command_words, rate_word
 
 WRITTEN = [
     "llama-3.1-8b --hw h100-sxm",
@@ -90,4 +90,4 @@ def test_parts_without_text_form_are_rejected() -> None:
 
 @pytest.mark.parametrize(("rate", "text"), [(10.0, "10"), (0.3, "0.3"), (500 / 3, "166.666"), (1200.0, "1200")])
 def test_a_rate_has_six_digits_and_never_exceeds_itself(rate: float, text: str) -> None:
-    assert rate_text(rate) == text
+    assert rate_word(rate) == text
