@@ -57,9 +57,8 @@ def launch(
     from roofline.serving.options import LOAD_OPTIONS, load_values
     from roofline.verdict.asked import settled
 
-    name, at, version = (engine or "").partition("@")
-    if name:
-        scenario = scenario.with_(engine=f"{name}{at}{version}")
+    if engine:
+        scenario = scenario.with_(engine=engine)
     asked = dict(load)
     for option in ("concurrency", "rate"):
         if load[option] is not None:
@@ -69,7 +68,7 @@ def launch(
         say(f"roofline: chosen: {written(chosen.options)}", err=True)
     found = bundle(
         chosen.scenario,
-        name or None,
+        scenario.profile.name if engine else None,
         CALLED.get(target, target),
         trust_remote_code=trust_remote_code,
         tiers=tiers,
