@@ -39,7 +39,7 @@ def repository_of(scenario: Scenario) -> str:
     # 27B); one with words more (-instruct) means another.
     if own and any(begins(written[:cut], maker) and known.startswith(written[cut:]) for cut in range(len(written))):
         return own
-    if written == known:
+    if written == known and own:
         return found[1] if found else ""
     return (
         listed_repository("-".join(name.split()))

@@ -18,6 +18,7 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True):
     tower: str | None = None
     alone: bool = False
     tied_by_text: bool = False
+    tied_by_either: bool = False
     tied: bool = False
     unread: tuple[str, ...] = ()
 
@@ -30,6 +31,8 @@ def _text(config: Config, row: _Row) -> Spec:
     tied = config.content.get("tie_word_embeddings")
     if tied is None and (row.tied or config.defaults.get("tie_word_embeddings") is False):
         tied = row.tied  # in files that leave out the class's true, Transformers 4 let the text decoder decide
+    if row.tied_by_either and text.flag("tie_word_embeddings", False):
+        tied = True  # where Transformers 4 wrote it
     if nested and not row.tied_by_text and tied is not None:
         text = text.having({"tie_word_embeddings": tied})
     model_type = text.text("model_type", row.text)

@@ -109,6 +109,7 @@ def test_llama_cpp_keeps_experts_of_so_many_layers_on_the_cpu(share: str, layers
         ("Google Gemma 3 27B", "google/gemma-3-27b-it"),
         ("qwen3.8", "Qwen/Qwen3.8-27B"),  # listed by the spec of qwen3.5-27b
         ("Qwen 3.8 27B", "Qwen/Qwen3.8-27B"),
+        ("eurollm-22b", "utter-project/EuroLLM-22B-2512"),  # of a spec whose source is a paper
     ],
 )
 def test_the_repository_of_a_name(name: str, repository: str) -> None:

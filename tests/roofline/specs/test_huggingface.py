@@ -118,6 +118,13 @@ def test_tied_embedding_is_kept() -> None:
     assert parameters(model) == parameters(load_model("gemma-3-1b"))
 
 
+@pytest.mark.parametrize("name", ["llava-1.5-7b", "minimax-m3"])
+def test_transformers_4_wrote_tied_embeddings_into_the_section_of_the_text(name: str) -> None:
+    whole = config(name, tie_word_embeddings=False)
+    assert not read(whole).tied_embeddings
+    assert read({**whole, "text_config": {**whole["text_config"], "tie_word_embeddings": True}}).tied_embeddings
+
+
 def test_generative_classes_without_lm_head() -> None:
     """BLOOM, ChatGLM and Cerebras-GPT were released as such; a file that names no class generates."""
     for name, named in (("bloom-176b", "BloomModel"), ("chatglm3-6b", "ChatGLMModel"), ("gpt2-xl", "GPT2Model")):
