@@ -289,7 +289,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @property
     def alike(self) -> tuple[tuple[Any, ...], ...]:
-        """What candidates with similar kernels share: the hardware, then the layout too, then the weights' scheme too."""
+        """What candidates with similar kernels share: the hardware, then the layout too, then the scheme of weights."""
         name, layout = self.hardware.name, tuple(self.configuration.layout.items())
         return (name,), (name, layout), (name, layout, self.configuration.scheme)
 
