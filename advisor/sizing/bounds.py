@@ -289,8 +289,9 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @property
     def alike(self) -> tuple[tuple[Any, ...], ...]:
-        """What candidates with similar kernels have in common: the hardware, and the hardware with the layout."""
-        return (self.hardware.name,), (self.hardware.name, *self.configuration.layout.items())
+        """What candidates with similar kernels share: the hardware, then also the layout, then also the scheme."""
+        name, layout = self.hardware.name, tuple(self.configuration.layout.items())
+        return (name,), (name, layout), (name, layout, self.configuration.scheme)
 
     @property
     def beyond_roof(self) -> float:

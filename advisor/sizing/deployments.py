@@ -20,7 +20,7 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import serve_command
 from roofline.whatif.odds import Timed, gain
-from roofline.whatif.solve.load import largest, missed
+from roofline.whatif.solve.load import largest, missed, saturated_at
 
 
 def modelled_energy_per_token(
@@ -183,6 +183,7 @@ def attempts(candidate: Candidate, at: At, price: float | None, replicas: int | 
     fewest = replicas or replicas_for(service.amount, most)
     varied = replicas is None and not service.alone
     beyond = fewest + (TRIED_REPLICAS if varied else 1)
+    stable = math.inf if service.rate is None else saturated_at(replica, load)
     for count in range(fewest, beyond + varied):
         if count > fewest:
             yield count
@@ -191,7 +192,9 @@ def attempts(candidate: Candidate, at: At, price: float | None, replicas: int | 
             if not limit:
                 return
             count = replicas_for(service.amount, limit)
-        (outcome,) = outcomes_at(replica, load, [service.share(count)])
+        if (share := service.share(count)) >= stable:  # known without the steady state, which takes the most time
+            continue
+        (outcome,) = outcomes_at(replica, load, [share])
         if not missed(outcome, load, targets, service.quantile):
             yield Deployment(candidate, at, count, outcome, price)
             return
