@@ -38,7 +38,7 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.serving.ranks import under_load
 from roofline.serving.replica import Replica, budget_of, replica_of
-from roofline.serving.tables import Array, Interpolation
+from roofline.serving.tables import Array, Curve
 from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, load_hardware
@@ -81,9 +81,9 @@ class Bounds(Struct, frozen=True, dict=True):
     accepted: float
 
     @cached_property
-    def _step_of(self) -> Interpolation:
+    def _step_of(self) -> Curve:
         """The decode step of some sequences."""
-        return Interpolation(self.counts, self.step)
+        return Curve(self.counts, self.step)
 
     def tpot(self, rate: Any) -> Any:
         """A lower bound of TPOT at a rate of L requests/s, a number or an array.
@@ -289,7 +289,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @property
     def alike(self) -> tuple[tuple[Any, ...], ...]:
-        """What candidates with similar kernels share: the hardware, then the layout too, then the scheme of weights."""
+        """What candidates with similar kernels share: the hardware, then also the layout, then also the scheme."""
         name, layout = self.hardware.name, tuple(self.configuration.layout.items())
         return (name,), (name, layout), (name, layout, self.configuration.scheme)
 
