@@ -232,7 +232,8 @@ def _best(some: Sequence[Candidate], load: Load | None, targets: Targets) -> Can
 
     def key(each: Candidate) -> tuple[bool, int, float]:
         sustained, met, value, _ = judged(each.scenario, load, targets)
-        return sustained, met, value / handicap(each.scenario) / unready(each.scenario)
+        late = handicap(each.scenario) * unready(each.scenario) if value > 0 else 1.0  # of what is not served no value
+        return sustained, met, value / late
 
     return max(some, key=key) if len(some) > 1 else some[0]
 

@@ -20,6 +20,7 @@ from roofline.advisor.search.moves import context_parallel, is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
+from roofline.launch.repository import repository_of
 from roofline.scenario.analysis import static_batch
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
@@ -29,11 +30,12 @@ from roofline.serving.outcome import Targets
 from roofline.serving.pools import Pools
 from roofline.serving.ratios import ratios_on
 from roofline.specs.engine import GGUF_ENGINE, list_engines
+from roofline.specs.model_names import quantized_repositories
 from roofline.specs.precision import Precision
 from roofline.specs.servers import SERVERS, server_of
 from roofline.techniques import techniques
 from roofline.techniques.acceptance import is_superseded
-from roofline.techniques.support import is_documented, runs, runs_on
+from roofline.techniques.support import is_documented, runs, runs_gguf, runs_on
 
 
 class Decided(StrEnum):
@@ -97,9 +99,16 @@ def _laid_out(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple[L
 
 
 def formats(scenario: Scenario) -> Iterator[Alternative]:
-    """As released, and the formats of weights and KV cache that documents say the engine runs on this hardware."""
+    """As released, and formats of weights and KV cache that documents say the engine runs here, or a repository has."""
     plain, found = scenario.without("quant", "weights", "activations", "kv", "quantization"), set[Precision]()
-    for scheme, kv, _ in formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED):
+    offered = [
+        entry[:2] for entry in formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED)
+    ]
+    if is_documented(scenario.profile.name) and not runs_gguf(scenario.profile.name):
+        caches, known = dict.fromkeys(kv for _, kv in offered), dict(offered)
+        listed = quantized_repositories(scenario.model.name, repository_of(scenario))
+        offered += [(scheme, kv) for scheme in sorted(listed.keys() - known.keys()) for kv in caches]
+    for scheme, kv in offered:
         changed = plain.with_(quant=scheme or None, kv=kv or None)
         if changed.precision in found:  # a cache that is the engine's only one
             continue

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.advisor.advice import Recommendation, advise
 from roofline.advisor.chosen import plan_for, relaid
@@ -23,6 +24,7 @@ from roofline.advisor.sizing.configurations import OFFERED
 from roofline.advisor.sizing.sizing import size
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
+from roofline.core.search import last_before_failure_scalar
 from roofline.launch.bundle import refused
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
 from roofline.scenario.cost import hourly_rent, rent
@@ -69,6 +71,9 @@ AFFORDED = (Price.LOSSLESS, Price.ENGINEERING, Price.CALIBRATION)
 
 TRIED = 4
 """Changes that are tried under load."""
+
+REPLICAS = (2, 4, 8, 16, 32, 64)
+"""Replicas of a plan that are tried to serve a load, before the numbers between them."""
 
 WORTH = 1.05
 """The gain from which a change is proposed."""
@@ -322,18 +327,18 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         with suppress(RooflineError):
             for choice in size(asked, hw=[asked.hardware.name], most=1, **service).choices:
                 best, own = choice.best, choice.best.configuration
-                hw = {"hw": f"{best.devices}x{asked.hardware.name}"}
                 formats = {name: own.changes[name] for name in ("quant", "kv") if name in own.changes}
                 laid_out = Layout(**own.degrees, copies=best.replicas).options(asked.model)
                 if laid_out is None:  # replicas that divide experts are no options: as an answer lays them out
                     for count in (best.devices, 2 * best.devices):
-                        hw = {"hw": f"{count}x{asked.hardware.name}"}
-                        found = plan_for(asked.with_(hw=hw["hw"]), load, self.targets).scenario
+                        hw = f"{count}x{asked.hardware.name}"
+                        found = plan_for(asked.with_(hw=hw), load, self.targets).scenario
                         if self.serves(found):
-                            return Fit(hw, found, self._tokens(found))
+                            return Fit({"hw": hw}, found, self._tokens(found))
                     return None
                 found = asked.with_(hw=asked.hardware.name, **formats, **laid_out)
-                return Fit({**hw, **formats}, found, best.outcome.output_tokens_per_second * best.replicas)
+                options = {"hw": f"{best.devices}x{asked.hardware.name}", **formats}
+                return Fit(options, found, best.outcome.output_tokens_per_second * best.replicas)
         return None
 
     @cached_property
@@ -403,9 +408,25 @@ class Verdict(Result, Struct, frozen=True, dict=True):
                 yield from self._change(option, "has more requests in each step", changed)
 
     def _devices(self) -> Iterator[Change]:
-        """More devices that serve the load, where it is missed with what there is."""
-        if (enough := self._enough) is not None:
-            yield from self._change(written(enough.options), "rents more", enough.scenario)
+        """The fewest replicas of the plan that serve the load, each a part of it; none of those that divide experts."""
+        parallel, load = self.scenario.settings.parallel, self.load
+        if load is None or self.apart or (parallel.expert > 1 and parallel.data > 1):
+            return
+        whole, rate = load.concurrency, load.rate
+
+        def serves(copies: int) -> bool:
+            users = None if whole is None else math.ceil(whole / copies)
+            part = replace(load, concurrency=users, rate=None if rate is None else rate / copies)
+            return judged(self.scenario, part, self.targets)[:2] == (True, 0)
+
+        enough = next((copies for copies in REPLICAS if serves(copies)), None)
+        if enough is not None:
+            copies = last_before_failure_scalar(lambda count: not serves(count), enough // 2, enough) + 1
+            spread = Layout(parallel.tensor, parallel.pipeline, copies=copies * parallel.data, expert=parallel.expert)
+            if (options := spread.options(self.scenario.model)) is not None:
+                changed = self.scenario.with_(hw=self.scenario.hardware.name, **options)
+                hw = {"hw": f"{copies * self.devices}x{self.scenario.hardware.name}"}
+                yield from self._change(written(hw), "rents more", changed)
 
     def _change(
         self, option: str, gives_up: str, scenario: Scenario, gain: float = 1, alone: ExpectedGeneration | None = None
