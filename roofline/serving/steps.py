@@ -188,7 +188,8 @@ class StepTimes:
         if self.data > 1:  # of all ranks, the tokens of one sequence are less than one of each
             self.tokens = np.append(geometric(1, self.data - 1, TOKENS) / self.data, self.tokens)
         nothing = Interpolation(self.tokens, np.zeros_like(self.tokens))
-        self.local = self.experts = self.head = self.late = self.late_experts = self.sums = nothing
+        self.local = self.experts = self.head = self.late = self.late_experts = nothing
+        self.sums: Interpolation | None = None  # what ranks take longer to exchange the tokens of a step with prompts
         self.tail = max((group.layer.tail for group in self.scenario.model.groups), default=0)
         of_decode, of_prefill = np.zeros(shape), np.zeros((pieces[0].size, pieces[1].size))
         spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
@@ -207,7 +208,8 @@ class StepTimes:
                 of_prefill = of_prefill + self._seconds(prompt, of_prefill.shape, own, decode=False)
             self._add_shared_times(one, main, shared, head)
             if self.data > 1 and main.placement.network.exchange is not None:
-                self.sums = self.sums + (self._sent(other) - self._sent(one)) * float(np.max(main.repeat))
+                longer = (self._sent(other) - self._sent(one)) * float(np.max(main.repeat))
+                self.sums = (self.sums or nothing) + longer if longer.any() else self.sums
             self.kernels += one.number * float(np.max(main.repeat)) / whole
             if decode:
                 of_decode = of_decode + self._seconds(main, shape, ~shared & ~head, decode=True)
@@ -284,7 +286,8 @@ class StepTimes:
         ends = decoded + self.engine.logits_of(own, computed)
         others = tokens if mean is None else mean
         seconds = self.local(tokens) + self.head(ends) + self.experts(others)
-        seconds = seconds + self.sums(others) * (chunk > 0)
+        if self.sums is not None:
+            seconds = seconds + self.sums(others) * (chunk > 0)
         if self.tail:  # of each prompt the last tokens alone
             kept = decoded + minimum(chunk, prompts * self.tail)
             seconds = seconds + self.late(kept) + self.late_experts(others * kept / maximum(tokens, 1e-9))
