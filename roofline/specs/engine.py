@@ -114,6 +114,7 @@ class Engine(Checked, frozen=True, dict=True):
     `scheduler`: how it fills its steps under load (`roofline.specs.scheduler`). `checkpoints`: quantization schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantized to 16 bits (None: all run
     as released). `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
+    `kv_scales`: tools whose checkpoints with scales of an FP8 cache it serves with one, unasked.
     `vector_experts`: its experts multiply matrices by the vectors of few tokens.
     `caches`: by token mixer the format of the only cache that its kernels read.
     `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own, or by
@@ -142,6 +143,7 @@ class Engine(Checked, frozen=True, dict=True):
     unpacking: Mapping[str, Annotated[float, Meta(gt=0, le=1000)]] = {}
     checkpoints: Mapping[str, str] | None = None
     fp8_inputs: tuple[str, ...] = ()
+    kv_scales: tuple[str, ...] = ()
     vector_experts: bool = False
     caches: Mapping[str, str] = {}
     told: Mapping[str, str] = {}
