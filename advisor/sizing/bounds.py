@@ -38,7 +38,7 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.serving.ranks import under_load
 from roofline.serving.replica import Replica, budget_of, replica_of
-from roofline.serving.tables import Array, Curve
+from roofline.serving.tables import Array, Interpolation
 from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, load_hardware
@@ -81,9 +81,9 @@ class Bounds(Struct, frozen=True, dict=True):
     accepted: float
 
     @cached_property
-    def _step_of(self) -> Curve:
+    def _step_of(self) -> Interpolation:
         """The decode step of some sequences."""
-        return Curve(self.counts, self.step)
+        return Interpolation(self.counts, self.step)
 
     def tpot(self, rate: Any) -> Any:
         """A lower bound of TPOT at a rate of L requests/s, a number or an array.

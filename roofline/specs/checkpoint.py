@@ -69,7 +69,7 @@ def released(model: Model, hardware: Hardware, engine: Engine) -> Mapping[str, s
     found = {
         "weights": weights,
         "activations": None if unsupported_arithmetic(scheme, hardware) else activations,
-        "kv": kv,
+        "kv": kv or ("fp8" if model.kv_scales in engine.kv_scales else None),
     }
     return {part: name for part, name in found.items() if name is not None}
 

@@ -176,6 +176,7 @@ class Described(Struct, frozen=True, kw_only=True):
     dtype: str = "bf16"
     quantization: Text | None = None
     formats: Formats | None = None
+    kv_scales: Literal["modelopt", "compressed-tensors"] | None = None
     block: Count = 128
     max_context: Tokens | None = None
     tied_embeddings: bool = False
@@ -216,13 +217,13 @@ class Model(Described, Checked, frozen=True, kw_only=True, dict=True):
     token. `projector_bias`: that of all its projections, or of each. `merger`: a second projector, which merges outputs
     of the first (MiniMax-M3). `dtype`: format of the unquantized weights. `quantization`: scheme of the others, in the
     notation of `--quant`. `unquantized`: parts left unquantized beside the usual ones. `formats`: the quantized
-    components, if their formats differ, each with its format or the number of layers in each. `block`: rows and columns
-    of a weight block of FP8. `draft_experts`: those of a draft of blocks. `mtp`: number of multi-token-prediction
-    modules in the checkpoint, not part of the main model. `extra_parameters`: stored weights that inference does not
-    use (poolers, unused heads). `parameters`: the published size, if any; the derived size is
-    `roofline.bound.memory.parameters(model)`. `rests_on`: what was seen, and what not, of a model that was read off its
-    class. `stored`: the weights of the checkpoint on disk that the model was read from. `gguf`: it is named as a GGUF
-    file or a repository of them (`in_gguf`).
+    components, if their formats differ, each with its format or the number of layers in each. `kv_scales`: the tool
+    whose scales of an FP8 cache the checkpoint has. `block`: rows and columns of a weight block of FP8.
+    `draft_experts`: those of a draft of blocks. `mtp`: number of multi-token-prediction modules in the checkpoint, not
+    part of the main model. `extra_parameters`: stored weights that inference does not use (poolers, unused heads).
+    `parameters`: the published size, if any; the derived size is `roofline.bound.memory.parameters(model)`. `rests_on`:
+    what was seen, and what not, of a model that was read off its class. `stored`: the weights of the checkpoint on disk
+    that the model was read from. `gguf`: it is named as a GGUF file or a repository of them (`in_gguf`).
     """
 
     groups: tuple[LayerGroup, ...]

@@ -49,8 +49,11 @@ def quantization(config: Config, beside: Config | None, spec: Spec) -> Spec:
         sections = [section] if section.text("quant_algo", None) else []
     elif not sections and beside is not None:
         sections = [beside]
+    stated = [place.section(key) for place in places for key in keys] + ([] if beside is None else [beside])
+    scales = next((tool for each in stated if (tool := _kv_scales(each))), None)
+    cache: Spec = {"kv_scales": scales} if scales else {}
     if not sections:
-        return {}
+        return cache
     section = sections[0]
     rules = method_of(section)(section)
     for place in (section, places[0]):  # DeepSeek-V4
@@ -65,6 +68,7 @@ def quantization(config: Config, beside: Config | None, spec: Spec) -> Spec:
     rules.named = {**excluded, **rules.named, **excluded}  # first in order, and last in value
     model = parse_model(spec, config.where)
     found = _spec(rules, model, config.where)
+    found.update(cache if found else {})
     if (sides := block_sides(section)) and sides != [128, 128]:
         found["block"] = sides[0]
     if not found:
@@ -77,6 +81,21 @@ def quantization(config: Config, beside: Config | None, spec: Spec) -> Spec:
     if (rules.default if tower is None and rules.towers else tower or PLAIN) != PLAIN:
         found["tower"] = {**spec["tower"], "quantization": tower or rules.default}
     return found
+
+
+def _kv_scales(section: Config) -> str | None:
+    """The tool whose section says that a checkpoint has scales of an FP8 cache, as vLLM reads it; None for none.
+
+    See get_kv_cache_quant_algo_string in vllm/utils/torch_utils.py and the compressed-tensors' scheme of a cache.
+    """
+    inner = section.content.get(OTHER_SECTION)
+    content = {**section.content, **inner} if isinstance(inner, dict) else section.content
+    method = str(content.get("quant_method") or ("modelopt" if "quant_algo" in content else ""))
+    tool = next((name for name in ("modelopt", "compressed-tensors") if method.startswith(name)), None)
+    scheme, algorithm = content.get("kv_cache_scheme"), content.get("kv_cache_quant_algo")
+    eight = isinstance(scheme, dict) and scheme.get("num_bits") == 8 and scheme.get("type") == "float"
+    static = isinstance(scheme, dict) and scheme.get("dynamic") is False
+    return tool if (eight and static) or str(algorithm).upper() == "FP8" else None
 
 
 def _has_weights(section: Config) -> bool:

@@ -252,6 +252,40 @@ def test_quantization_config(section: dict[str, Any], scheme: str, bits: float |
     assert parse_model(to_spec(model), "x") == model
 
 
+STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+
+FLOAT = {"num_bits": 8, "type": "float"}
+
+
+@pytest.mark.parametrize(
+    ("section", "engine", "kv"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": STATIC}, "vllm", "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "sglang", "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "tensorrt-llm", "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}, "vllm", "fp8"),
+        ({**compressed(FLOAT), "kv_cache_scheme": STATIC}, "vllm", "fp8"),
+        ({**compressed(FLOAT), "kv_cache_scheme": STATIC}, "sglang", "bf16"),
+        ({**compressed(FLOAT), "kv_cache_scheme": None}, "vllm", "bf16"),
+        (
+            {**compressed(FLOAT), "kv_cache_scheme": {**STATIC, "dynamic": True}},
+            "vllm",
+            "bf16",
+        ),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}, "vllm", "bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "llama.cpp", "bf16"),
+    ],
+)
+def test_scales_of_a_cache_make_it_fp8_where_the_engine_takes_them(
+    section: dict[str, Any], engine: str, kv: str
+) -> None:
+    model = parse_model(translate(config(**section), "x", "x"), "x")
+    assert precision_of(model, H100, engine).kv.name == kv
+    assert precision_of(model, H100, engine, kv="bf16").kv.name == "bf16"
+    assert precision_of(model, H100, engine, scheme="bf16").kv.name == "bf16"
+    assert parse_model(to_spec(model), "x") == model
+
+
 def test_quantized_file_has_fewer_bytes() -> None:
     section = {"quant_method": "awq", "bits": 4, "group_size": 128}
     plain, quantized = (
@@ -400,7 +434,8 @@ def test_the_config_decides_before_the_file_beside_it(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps(config()))
     assert load_model(str(other)).quantization is None
-    assert load_model(beside(tmp_path, quant_algo=None, kv_cache_quant_algo="FP8")).quantization is None
+    cache = load_model(beside(tmp_path, quant_algo=None, kv_cache_quant_algo="FP8"))
+    assert (cache.quantization, cache.kv_scales) == (None, "modelopt")
 
 
 @pytest.mark.parametrize(
