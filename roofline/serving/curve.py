@@ -228,8 +228,7 @@ def pools_of(asked: Pools | str | None) -> Pools | None:
     """The pools of an object or of a text. Raises RooflineError."""
     if asked is None or isinstance(asked, str):
         return None if asked is None else parse_pools(asked)
-    pools: Pools = object_of(asked, Pools, "pools are a Pools, or a text such as prefills=2,decodes=1")
-    return pools
+    return object_of(asked, Pools, "pools are a Pools, or a text such as prefills=2,decodes=1")
 
 
 def deployment_of(
