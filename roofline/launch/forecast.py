@@ -123,8 +123,8 @@ def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
     name, settings, policy = scenario.profile.name, scenario.settings, scenario.profile.scheduler
     if concurrency is None or settings.sequences is not None or name not in SERVERS:
         return scenario
-    if scenario.drafted:
-        return scenario.told_users(concurrency)
+    if scenario.draft_limit:
+        return scenario.with_room_for(concurrency)
     if not (server_of(name).allots and policy.sequences):
         return scenario
     return scenario.with_(max_num_seqs=-(-concurrency // servers_of(scenario)[1]))

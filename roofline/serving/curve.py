@@ -173,7 +173,7 @@ def serve(
     _check_simulated(load, requests, seed, steady_state)
     if scheduler is not None:
         object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
-    elif untold and scenario.drafted:
+    elif untold and scenario.draft_limit:
         scheduler = _with_default_drafts(scenario)
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
@@ -198,7 +198,7 @@ def serve(
 
 def _with_default_drafts(scenario: Scenario) -> Scheduler:
     """The engine's scheduler with as many requests on each rank as it runs with drafts unless told more."""
-    each = max(scenario.drafted // scenario.settings.parallel.data, 1)
+    each = max(scenario.draft_limit // scenario.settings.parallel.data, 1)
     return replace(scenario.profile.scheduler, sequences=each)
 
 
