@@ -211,7 +211,7 @@ class Scenario:
         Replicas fill these devices.
         """
         asked = self._question
-        return asked.counted if asked is not None and asked.laid == {"dp"} else 0
+        return asked.counted if asked is not None and asked.layout_options == {"dp"} else 0
 
     def laid_out_for(self, sequences: float) -> Scenario:
         """The same with the layout that devices named with their count have for so many sequences in flight."""
