@@ -97,11 +97,11 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve, Outco
     closed = given.get("concurrency") is not None
     served = scenario.with_(batch=None) if scenario.given("batch") else scenario
     served = with_slots(served, given.get("concurrency"))
-    (steady,) = (curve := serve(served, **given, untold=False)).outcomes
+    (steady,) = (curve := serve(served, **given, draft_limit=False)).outcomes
     if closed:
         if scenario.model.task != "encode":
             served = served.with_(generate=f"fixed:{int(served.plain.generate)}")
-        curve = serve(served, **given, rounds=ROUNDS, untold=False)
+        curve = serve(served, **given, rounds=ROUNDS, draft_limit=False)
     concurrency, rate = curve.load.concurrency, curve.load.rate
     requests = ROUNDS * concurrency if concurrency else max(100, round((rate or 0) * RATE_SECONDS))
     means = int(prompt.mean), int(curve.load.outputs.mean)

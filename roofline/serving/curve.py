@@ -113,7 +113,7 @@ def serve(
     values: Sequence[float] | None = None,
     *,
     scheduler: Scheduler | None = None,
-    untold: bool = True,
+    draft_limit: bool = True,
     **options: Unpack[LoadOptions],
 ) -> Curve: ...
 @overload
@@ -130,7 +130,7 @@ def serve(
     values: Sequence[float] | None = None,
     *,
     scheduler: Scheduler | None = None,
-    untold: bool = True,
+    draft_limit: bool = True,
     **options: Any,
 ) -> Curve | SessionCurve:
     """The outcomes of a scenario's deployment under load, at one or several concurrencies or rates.
@@ -147,8 +147,8 @@ def serve(
     offline loads and closed loops with `rounds` are always simulated. `disaggregation` are replicas of prefill and of
     decode; one of each for a scenario with `decode_hardware`.
 
-    An `untold` server has the default of its engine for the requests that run at once with drafts, unless the scenario
-    says `max_num_seqs`; one that is planned is told as many as run.
+    The engine's default limit of requests that run at once with drafts holds, unless the scenario says `max_num_seqs`;
+    without `draft_limit` it does not, as for a server that is told how many to run.
 
     With `sessions` or a `session_rate` the load is sessions of many turns with a simulated prefix cache, with options
     of `roofline.serving.sessions.options`. Raises RooflineError where the model or no request fits.
@@ -173,7 +173,7 @@ def serve(
     _check_simulated(load, requests, seed, steady_state)
     if scheduler is not None:
         object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
-    elif untold and scenario.draft_limit:
+    elif draft_limit and scenario.draft_limit:
         scheduler = _with_default_drafts(scenario)
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
