@@ -109,7 +109,7 @@ def _under(asked: Scenario, load: Load | None) -> Scenario:
 
 def _told(scenario: Scenario, load: Load | None) -> Scenario:
     """The scenario with as many slots as its command tells the engine for a load."""
-    return scenario if load is None or scenario.drafted else with_slots(scenario, load.concurrency)
+    return scenario if load is None or scenario.draft_limit else with_slots(scenario, load.concurrency)
 
 
 def own_server(scenario: Scenario) -> Server | None:

@@ -88,7 +88,7 @@ def judged(scenario: Scenario, load: Load | None, targets: Targets) -> Judged:
     try:
         if load is None:
             return Judged(sustained=True, met=0, value=1 / float(analyze(scenario).expected.total.mid))
-        (outcome,) = serve(scenario, load, untold=False).outcomes
+        (outcome,) = serve(scenario, load, draft_limit=False).outcomes
     except RooflineError:
         return Judged(sustained=False, met=-len(targets), value=-1.0)
     value = speed(outcome, load) if outcome.stable else outcome.saturated_at or 0.0

@@ -42,8 +42,7 @@ def read_goal(goal: Goal | None, given: GoalOptions) -> Goal:
     """The goal of keywords, or an object in their place. Raises RooflineError."""
     check_keywords("option of a goal", given, GoalOptions, None if goal is None else "a goal")
     if goal is not None:
-        found: Goal = object_of(goal, Goal, "a goal is a Goal, or keywords such as objective='tpot'")
-        return found
+        return object_of(goal, Goal, "a goal is a Goal, or keywords such as objective='tpot'")
     asked: dict[str, Any] = {**given}
     asked |= {name: option.read(asked.get(name)) for name, option in TIMES.items()}
     limits = Limits(**{name: asked.pop(name, None) for name in Limits.__struct_fields__})

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from string import Formatter
 from types import MappingProxyType
@@ -19,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from roofline.advisor.case import Case
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.units import count_text, seconds, si
 
 
@@ -160,5 +159,5 @@ def rules() -> Mapping[str, Rule]:
     """All rules by name: the records, with the functions in every module of this package."""
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
-    records = read_mapping(Path(__file__).with_name("rules.yaml"))
+    records = bundled("advisor/rules/rules.yaml")
     return MappingProxyType({name: rule_of(name, records[name], look) for name, look in sorted(_FUNCTIONS.items())})

@@ -30,9 +30,9 @@ from lab.command import run_written
 from lab.fit.hierarchy import Node, fit_all, fit_elsewhere, fit_shared_kernel, outside, shelved
 from lab.fit.rows import HOSTED, LEAF_ROWS, Data, Key, Place, load
 from lab.fit.shared import drawn
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled_path, read_mapping
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
-from roofline.specs.library import bundled_folder, files_below
+from roofline.specs.library import files_below
 from roofline.specs.version import Version
 from roofline.timing.calibration import SHARED, Calibration, Fit, Fits, Match, chained
 from roofline.timing.calibration_files import of_version, parse_document
@@ -81,7 +81,7 @@ class NodeShelf:
 def bundled(data: Data) -> dict[Key, list[Node]]:
     """The nodes of the bundled calibrations, of the kernels that are measured in `data`."""
     found: dict[Key, list[Node]] = {key: [] for key in data.tables}
-    for file in files_below(bundled_folder("hwspecs") / FOLDER).values():
+    for file in files_below(bundled_path("hwspecs") / FOLDER).values():
         if file.path.stem == Path(LEVELS).stem:
             continue
         document = parse_document(read_mapping(file.path), str(file.path))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
 
 from roofline.cli.draft_flags import as_technique
 from roofline.cli.options import say
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError, alternatives
 from roofline.core.options import SWITCHES, Kind, Option
 from roofline.scenario.options import MEANT, OPTIONS, option_key
@@ -24,7 +23,7 @@ SWITCHED = {option.flag for option in ALL.values() if option.kind is Kind.SWITCH
 FLAGS = tuple(option.flag for option in ALL.values())
 SERVED = {option.flag for option in (*LOAD_OPTIONS.values(), *SESSION_OPTIONS.values())}
 
-_TABLE = read_mapping(Path(__file__).with_suffix(".yaml"))
+_TABLE = bundled("cli/engine_flags.yaml")
 
 IRRELEVANT = {flag: key == "valued" for key, flags in _TABLE["irrelevant"].items() for flag in flags}
 """Options of engines that change neither speed nor memory, with whether they take a value."""

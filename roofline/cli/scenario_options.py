@@ -93,8 +93,7 @@ def scenario_command(
     load = keywords.values() if any(entry.kind is inspect.Parameter.VAR_KEYWORD for entry in own) else ()
     plain = (entry for entry in own if entry.kind is not inspect.Parameter.VAR_KEYWORD)
     spread = [inner for entry in plain for inner in ((*kept, *load) if entry.name == "scenario" else (entry,))]
-    command_line: Callable[..., None] = with_parameters(run, spread)
-    return command_line
+    return with_parameters(run, spread)
 
 
 def with_scenario_options(command: Callable[..., None], names: Collection[str] = ()) -> Callable[..., None]:
@@ -106,17 +105,17 @@ def with_scenario_options(command: Callable[..., None], names: Collection[str] =
         for name, entry in SCENARIO_OPTIONS.items()
         if name not in own and name != "model" and (not names or name.removesuffix("_") in names)
     ]
-    command_line: Callable[..., None] = with_parameters(command, [*kept, *added])
-    return command_line
+    return with_parameters(command, [*kept, *added])
 
 
-def with_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> Any:
+def with_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> Callable[..., Any]:
     """`function`, which takes any keywords, with the signature that Typer reads its options from."""
     entries = [entry.replace(kind=inspect.Parameter.KEYWORD_ONLY) for entry in parameters]
     function.__signature__ = inspect.Signature(entries)
     function.__annotations__ = {entry.name: entry.annotation for entry in entries}
     function.__dict__.pop("__wrapped__", None)
-    return function
+    signed: Callable[..., Any] = function
+    return signed
 
 
 def _given(**options: Any) -> dict[str, Any]:

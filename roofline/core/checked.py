@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -104,7 +104,10 @@ def _rule(hint: Any, bounds: Meta | None = None) -> Rule | None:
 _WORDS: Mapping[type, str] = {str: "a text", Mapping: "a mapping"}
 
 
-def object_of(given: object, kind: type | tuple[type, ...], needed: str) -> Any:
+T = TypeVar("T")
+
+
+def object_of(given: object, kind: type[T] | tuple[type[T], ...], needed: str) -> T:
     """An object of a kind. Raises RooflineError for another one, with what is needed in words."""
     if isinstance(given, kind):
         return given

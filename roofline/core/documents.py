@@ -37,6 +37,7 @@ def read_mapping(path: Path, limit: int = MAX_BYTES) -> dict[str, Any]:
     return parse_mapping(read_text(path, limit), path)
 
 
+@cache
 def bundled_path(relative: str) -> Path:
     """A file or folder of the program, by its path in the package."""
     return Path(str(files("roofline") / relative))

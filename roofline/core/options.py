@@ -14,7 +14,6 @@ from enum import Enum
 from functools import partial
 from importlib import import_module
 from numbers import Real
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core import limits
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_count, parse_quantity
 
@@ -239,13 +238,13 @@ def untimed(name: str, value: str) -> str:
     return f"{name} takes a time with its unit, got {quote(value)}: write {value}ms or {value}s"
 
 
-def read_table(path: Path, group: str = "", **names: Any) -> Mapping[str, Option]:
-    """The options in the rows of a YAML file, by name, in order; `group` is theirs unless they have another.
+def read_table(relative: str, group: str = "", **names: Any) -> Mapping[str, Option]:
+    """The options in the rows of a file of the program, by name, in order; `group` is theirs unless they have another.
 
     A row has the fields of `Option`, by keyword; limits and choices may be `names`, or those of `roofline.core.limits`.
     """
     known, found = {**vars(limits), **names}, dict[str, Option]()
-    for keyword, row in read_mapping(path).items():
+    for keyword, row in bundled(relative).items():
         named = {key: known[value] for key, value in row.items() if key in _NAMED and isinstance(value, str)}
         option = _option({**row, **named})
         name, target = option.name or keyword, option.target or (keyword,)

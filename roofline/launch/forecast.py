@@ -97,11 +97,11 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve, Outco
     closed = given.get("concurrency") is not None
     served = scenario.with_(batch=None) if scenario.given("batch") else scenario
     served = with_slots(served, given.get("concurrency"))
-    (steady,) = (curve := serve(served, **given, untold=False)).outcomes
+    (steady,) = (curve := serve(served, **given, draft_limit=False)).outcomes
     if closed:
         if scenario.model.task != "encode":
             served = served.with_(generate=f"fixed:{int(served.plain.generate)}")
-        curve = serve(served, **given, rounds=ROUNDS, untold=False)
+        curve = serve(served, **given, rounds=ROUNDS, draft_limit=False)
     concurrency, rate = curve.load.concurrency, curve.load.rate
     requests = ROUNDS * concurrency if concurrency else max(100, round((rate or 0) * RATE_SECONDS))
     means = int(prompt.mean), int(curve.load.outputs.mean)
@@ -123,8 +123,8 @@ def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
     name, settings, policy = scenario.profile.name, scenario.settings, scenario.profile.scheduler
     if concurrency is None or settings.sequences is not None or name not in SERVERS:
         return scenario
-    if scenario.drafted:
-        return scenario.told_users(concurrency)
+    if scenario.draft_limit:
+        return scenario.with_room_for(concurrency)
     if not (server_of(name).allots and policy.sequences):
         return scenario
     return scenario.with_(max_num_seqs=-(-concurrency // servers_of(scenario)[1]))

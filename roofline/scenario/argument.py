@@ -12,7 +12,7 @@ from roofline.scenario.scenario import Scenario
 
 def scenario_of(given: object, single: bool = False) -> Scenario:
     """The scenario that a verb takes, and no name, model or list; `single`: not with a grid of workloads."""
-    found: Scenario = object_of(given, Scenario, "a scenario is needed, such as Scenario('llama-3.1-8b', 'h100-sxm')")
+    found = object_of(given, Scenario, "a scenario is needed, such as Scenario('llama-3.1-8b', 'h100-sxm')")
     if single and found.shape:
         raise RooflineError("the question is of one scenario, whose workload is no array: sweep evaluates grids")
     return found

@@ -21,7 +21,7 @@ from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, resolve
 from roofline.timing.intervals import Estimate
 from roofline.timing.intervals.estimate import locked
-from roofline.timing.passes import Provenance, Timing, timing
+from roofline.timing.passes import Detail, Provenance, Timing, timing
 
 
 class TensorFigures(Struct, frozen=True):
@@ -230,7 +230,7 @@ class Phase:
         return tuple(found)
 
     @cached_property
-    def _details(self) -> list[Any]:
+    def _details(self) -> list[tuple[Pass, Timing, Detail]]:
         return [(run, times := self.timed(run), times.detail(run.step)) for run in self.passes]
 
     @cached_property
@@ -238,8 +238,7 @@ class Phase:
         """The basis of most of the expected time, and the fraction of it in shapes outside the fitted ranges."""
         spent = [times.spent(detail).sum() * np.mean(run.repeat) for run, times, detail in self._details]
         run, times, detail = self._details[int(np.argmax(spent))]
-        provenance: Provenance = times.basis(detail, run.step)
-        return provenance
+        return times.basis(detail, run.step)
 
     @cached_property
     def hidden(self) -> Any:
@@ -250,13 +249,13 @@ class Phase:
     def idle(self) -> Any:
         """Expected seconds in which no kernel runs: host time and gaps between kernels."""
 
-        def waiting(run: Pass, times: Timing, detail: Any) -> Any:
+        def waiting(run: Pass, times: Timing, detail: Detail) -> Any:
             time = times.idle(detail, run.step, self.name, run.host)
             return time if run.slowdown == 1 else time + (1 - 1 / run.slowdown) * resolve(self.deferred_pass(run)).mid
 
         return locked(self._sum(waiting))[0]
 
-    def _sum(self, seconds: Callable[[Pass, Timing, Any], Any]) -> Any:
+    def _sum(self, seconds: Callable[[Pass, Timing, Detail], Any]) -> Any:
         """The sum over all passes of the `seconds` of each point."""
         parts = (self._shaped(seconds(*details), details[0].step) * details[0].repeat for details in self._details)
         return self._plain(sum(parts, start=0.0))

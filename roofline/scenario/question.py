@@ -63,18 +63,20 @@ _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
 
 
 class Question(Struct, frozen=True, dict=True):
-    """Option values as given, by name; of model and hardware the objects, with the names or paths in `written`.
+    """Option values as given, by name; of model and hardware the objects.
 
-    `counted` are the devices of hardware named with its count, as in 8xH200, which `default_layout` lays out. Degrees
-    that fill a part of them are of a replica, and the others hold more of these (`dp`). Other hardware and another such
-    degree replace it; `laid` are the options that it sets. `in_flight`: the sequences of a load at once, where they are
-    more than the batch. `server`: the devices of each server of hardware named as 4x4xH100, where its own has others.
+    * `written`: the names or paths of these objects.
+    * `counted`: the devices of hardware named with its count, as in 8xH200, on which the model is laid out; else 1.
+      Degrees that take a part of them are those of one replica, and further replicas (`dp`) fill the others.
+    * `layout_options`: the options that this layout has set. Other hardware, or another `tp` or `pp`, replace them.
+    * `in_flight`: the sequences of a load at once, where they are more than the batch.
+    * `server`: the devices of each server of hardware named as 4x4xH100, where its own has others; else 0.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     counted: int = 1
-    laid: frozenset[str] = frozenset()
+    layout_options: frozenset[str] = frozenset()
     in_flight: float = 1
     server: int = 0
 
@@ -86,7 +88,7 @@ class Question(Struct, frozen=True, dict=True):
                 raise RooflineError("precision and quant name the same: give one of them")
             new["quant"] = new.pop("precision")
         values, names, counted, server = self._kept(new), dict(self.written), self.counted, self.server
-        if not new.keys().isdisjoint(("hw", *self.laid & {"tp", "pp"})):
+        if not new.keys().isdisjoint(("hw", *self.layout_options & {"tp", "pp"})):
             counted = 1
         if isinstance(new.get("hw"), str) and len(joined_devices(new["hw"])) > 1:
             new = _mixed(new, values)
@@ -114,12 +116,12 @@ class Question(Struct, frozen=True, dict=True):
             if needed == counted:  # degrees of their own, which were given since
                 return replace(found, counted=1)
             layout = {"dp": counted // needed} if needed else default_layout(found, counted)
-            return replace(found, values={**values, **layout}, laid=frozenset(layout))
+            return replace(found, values={**values, **layout}, layout_options=frozenset(layout))
         return found
 
     def _kept(self, new: Mapping[str, Any]) -> dict[str, Any]:
         """The values that stay beside new ones: without a layout, and of new hardware without what the old one set."""
-        values = {name: value for name, value in self.values.items() if name not in self.laid}
+        values = {name: value for name, value in self.values.items() if name not in self.layout_options}
         if "hw" not in new:
             return values
         if self.server and "network" in values:
@@ -237,7 +239,7 @@ class Question(Struct, frozen=True, dict=True):
         """The values as they were given: names and paths, and hardware with its count."""
         if self.counted == 1:
             return {**self.values, **self.written}
-        values = {name: value for name, value in self.values.items() if name not in self.laid}
+        values = {name: value for name, value in self.values.items() if name not in self.layout_options}
         return {**values, **self.written, "hw": f"{self.counted}x{self.values['hw'].name}"}
 
     @property

@@ -202,13 +202,16 @@ class Scenario:
     @property
     def counted(self) -> bool:
         """Whether the hardware was named with its count, as in 8xH200, and no degree says how it is laid out."""
-        return self.question.counted > 1 and not self.filled
+        return self.question.counted > 1 and not self.devices_for_replicas
 
     @property
-    def filled(self) -> int:
-        """The devices of hardware named with its count that replicas fill, of which the degrees are those of one."""
+    def devices_for_replicas(self) -> int:
+        """The devices of hardware named with its count, as in 8xH200, where the degrees are those of one replica; or 0.
+
+        Replicas fill these devices.
+        """
         asked = self._question
-        return asked.counted if asked is not None and asked.laid == {"dp"} else 0
+        return asked.counted if asked is not None and asked.layout_options == {"dp"} else 0
 
     def laid_out_for(self, sequences: float) -> Scenario:
         """The same with the layout that devices named with their count have for so many sequences in flight."""
@@ -310,14 +313,17 @@ class Scenario:
         return found if speculation is None else found.with_drafts(speculation.accepted)
 
     @property
-    def drafted(self) -> int:
-        """The requests of all ranks that its engine runs at once with drafts unless told more; 0: no limit."""
+    def draft_limit(self) -> int:
+        """The most requests of all ranks that the engine runs at once with drafts by default; 0: no such limit."""
         settings = self.settings
         return 0 if settings.speculation is None or settings.sequences else self.profile.scheduler.drafted
 
-    def told_users(self, concurrency: int | None) -> Scenario:
-        """The scenario whose server is told to run so many requests (None: as without drafts) where it has fewer."""
-        if not self.drafted or (concurrency is not None and concurrency <= self.drafted):
+    def with_room_for(self, concurrency: int | None) -> Scenario:
+        """The scenario with `max_num_seqs` for so many requests, where the engine's limit with drafts is lower.
+
+        None: as many requests as the engine runs without drafts.
+        """
+        if not self.draft_limit or (concurrency is not None and concurrency <= self.draft_limit):
             return self
         parallel = self.settings.parallel
         each = None if concurrency is None else -(-concurrency // parallel.data)

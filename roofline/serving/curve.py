@@ -113,7 +113,7 @@ def serve(
     values: Sequence[float] | None = None,
     *,
     scheduler: Scheduler | None = None,
-    untold: bool = True,
+    draft_limit: bool = True,
     **options: Unpack[LoadOptions],
 ) -> Curve: ...
 @overload
@@ -130,7 +130,7 @@ def serve(
     values: Sequence[float] | None = None,
     *,
     scheduler: Scheduler | None = None,
-    untold: bool = True,
+    draft_limit: bool = True,
     **options: Any,
 ) -> Curve | SessionCurve:
     """The outcomes of a scenario's deployment under load, at one or several concurrencies or rates.
@@ -147,8 +147,8 @@ def serve(
     offline loads and closed loops with `rounds` are always simulated. `disaggregation` are replicas of prefill and of
     decode; one of each for a scenario with `decode_hardware`.
 
-    An `untold` server has the default of its engine for the requests that run at once with drafts, unless the scenario
-    says `max_num_seqs`; one that is planned is told as many as run.
+    The engine's default limit of requests that run at once with drafts holds, unless the scenario says `max_num_seqs`;
+    without `draft_limit` it does not, as for a server that is told how many to run.
 
     With `sessions` or a `session_rate` the load is sessions of many turns with a simulated prefix cache, with options
     of `roofline.serving.sessions.options`. Raises RooflineError where the model or no request fits.
@@ -173,7 +173,7 @@ def serve(
     _check_simulated(load, requests, seed, steady_state)
     if scheduler is not None:
         object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
-    elif untold and scenario.drafted:
+    elif draft_limit and scenario.draft_limit:
         scheduler = _with_default_drafts(scenario)
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
@@ -198,7 +198,7 @@ def serve(
 
 def _with_default_drafts(scenario: Scenario) -> Scheduler:
     """The engine's scheduler with as many requests on each rank as it runs with drafts unless told more."""
-    each = max(scenario.drafted // scenario.settings.parallel.data, 1)
+    each = max(scenario.draft_limit // scenario.settings.parallel.data, 1)
     return replace(scenario.profile.scheduler, sequences=each)
 
 
@@ -228,8 +228,7 @@ def pools_of(asked: Pools | str | None) -> Pools | None:
     """The pools of an object or of a text. Raises RooflineError."""
     if asked is None or isinstance(asked, str):
         return None if asked is None else parse_pools(asked)
-    pools: Pools = object_of(asked, Pools, "pools are a Pools, or a text such as prefills=2,decodes=1")
-    return pools
+    return object_of(asked, Pools, "pools are a Pools, or a text such as prefills=2,decodes=1")
 
 
 def deployment_of(

@@ -189,9 +189,9 @@ def run_fleet(
     if trace is not None:
         prompt, output = (max(round(float(np.mean(lengths))), 1) for lengths in (trace.prompt, trace.output))
         scenario = scenario.with_(prompt=prompt, generate=output)
-    saturated = serve(scenario, rate=1e-3, untold=False, **options).outcomes[0].saturated_at
+    saturated = serve(scenario, rate=1e-3, draft_limit=False, **options).outcomes[0].saturated_at
     assert saturated is not None
-    curve = serve(scenario, rate=[part * saturated for part in PARTS], untold=False, **options)
+    curve = serve(scenario, rate=[part * saturated for part in PARTS], draft_limit=False, **options)
     if not any(map(math.isfinite, curve.targets)):
         raise RooflineError("a fleet needs a target, such as 2s of TTFT: requests miss it where replicas are too few")
     good = [(each.goodput or 0.0) / each.requests_per_second for each in curve.outcomes]

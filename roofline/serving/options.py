@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from roofline.core.errors import RooflineError, quote
@@ -59,7 +58,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 LOAD_OPTIONS: Mapping[str, Option] = read_table(
-    Path(__file__).with_name("load.yaml"), LOAD, POLICIES=(*ORDERS, *ROUTES, *OF_FLEETS, PLACEMENT)
+    "serving/load.yaml", LOAD, POLICIES=(*ORDERS, *ROUTES, *OF_FLEETS, PLACEMENT)
 )
 """The options by name: the keywords of `serve`, and with dashes the command line's."""
 

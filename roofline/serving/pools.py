@@ -202,10 +202,13 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     if pools.sequences is not None:
         second = second.changed(settings=replace(second.settings, sequences=pools.sequences))
     prefill, decode = prefill_replica(first, load, policy), decode_replica(second, load, policy)
-    if scenario.filled not in (0, total := pools.prefills * own.devices + pools.decodes * parallel.devices):
+    if scenario.devices_for_replicas not in (
+        0,
+        total := pools.prefills * own.devices + pools.decodes * parallel.devices,
+    ):
         raise RooflineError(
             f"{pools.prefills} replicas of prefill with {own.devices} devices and {pools.decodes} of decode with"
-            f" {parallel.devices} have {total}, not {scenario.filled}",
+            f" {parallel.devices} have {total}, not {scenario.devices_for_replicas}",
             options=["hw", "disaggregation"],
         )
     ends = (first, second)
@@ -230,7 +233,7 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
 def _prefill_layout(scenario: Scenario, pools: Pools) -> Parallelism:
     """The layout of a replica of prefill; of one that fills the devices, the data-parallel ranks are replicas."""
     parallel = scenario.settings.parallel
-    return pools.prefill_parallel or (replace(parallel, data=1) if scenario.filled else parallel)
+    return pools.prefill_parallel or (replace(parallel, data=1) if scenario.devices_for_replicas else parallel)
 
 
 def prefill_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica:

@@ -13,11 +13,11 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from roofline.core.checked import Checked, Count, NotNegative, Positive, Share
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled_path, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote, suggest
 from roofline.core.units import GIB, si
 from roofline.specs.host import Host
-from roofline.specs.library import bundled_folder, modified, spec_files, spec_path, written
+from roofline.specs.library import modified, spec_files, spec_path, written
 from roofline.specs.network import Fabric, Network, network_of_kind
 from roofline.specs.prices import Price, bundled_price
 
@@ -418,7 +418,7 @@ def _load(path: Path, _modified: int) -> Hardware:
     from roofline.specs.hardware_files import parse_hardware
 
     found = parse_hardware(read_mapping(path), str(path))
-    if path.resolve().parent != bundled_folder("hwspecs").resolve() or found.price is not None:
+    if path.resolve().parent != bundled_path("hwspecs").resolve() or found.price is not None:
         return found
     price, sources = bundled_price(found.name)
     return replace(found, price=price, sources={**found.sources, **sources})

@@ -21,7 +21,7 @@ SEARCH_PATH = "ROOFLINE_SPECS"
 
 def spec_files(package: str) -> dict[str, Path]:
     """Every spec by name: the bundled ones of `package` (hwspecs or modelspecs), overridden by `ROOFLINE_SPECS`."""
-    folder = bundled_folder(package)
+    folder = bundled_path(package)
     found = _listed(File.at(folder))
     extra = {path.stem: path for path in reversed(list(_extra_files(package)))}
     return dict(sorted((found | extra).items())) if extra else dict(found)
@@ -65,7 +65,7 @@ def find_file(relative: str, package: str) -> Path | None:
     """
     if not _INSIDE.fullmatch(relative):
         return None
-    folders = (*_extra_folders(package), bundled_folder(package))
+    folders = (*_extra_folders(package), bundled_path(package))
     return next((path for folder in folders if exists(path := folder / relative)), None)
 
 
@@ -121,7 +121,7 @@ def overriding_files(folder: str, package: str) -> dict[str, File]:
     if not os.environ.get(SEARCH_PATH):
         return {}
     folders = (extra / folder for extra in _extra_folders(package))
-    own = [extra for extra in folders if not extra.is_relative_to(bundled_folder(package))]
+    own = [extra for extra in folders if not extra.is_relative_to(bundled_path(package))]
     return {name: file for extra in reversed(own) for name, file in files_below(extra).items()}
 
 
@@ -142,12 +142,6 @@ def extensions() -> str:
     """
     found = [registered(), *(read_text(file.path, MAX_BYTES) for file in own_files(TECHNIQUES).values())]
     return hashlib.sha256("\0".join(found).encode()).hexdigest() if any(found) else ""
-
-
-@lru_cache(maxsize=8)
-def bundled_folder(package: str) -> Path:
-    """The folder of a bundled package (hwspecs or modelspecs)."""
-    return bundled_path(package)
 
 
 def modified(path: Path) -> int:
@@ -210,7 +204,7 @@ def spec_path(name: str, package: str) -> Path | None:
     """The spec file of `name`: a path if it looks like one, else the spec of that name; None for any other name."""
     if _is_path(name):
         return Path(name)
-    bundled = bundled_folder(package) / f"{name}.yaml"
+    bundled = bundled_path(package) / f"{name}.yaml"
     plain = len(name) < 200 and name.replace("-", "").replace(".", "").isalnum()
     if not os.environ.get(SEARCH_PATH) and plain and bundled.is_file():
         return bundled

@@ -22,11 +22,11 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from roofline.core.checked import Checked, NotNegative, Positive, Share
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled_path, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import Dimension
 from roofline.specs.cited import PLAIN, Reader
-from roofline.specs.library import File, bundled_folder, is_own_path, named_file, written
+from roofline.specs.library import File, is_own_path, named_file, written
 from roofline.specs.records import record
 
 UNKNOWN = "unknown"
@@ -75,7 +75,7 @@ class Fabric(Checked, frozen=True):
 
 def list_networks() -> list[str]:
     """The names of the bundled networks."""
-    return sorted(path.stem for path in (bundled_folder("hwspecs") / "networks").glob("*.yaml"))
+    return sorted(path.stem for path in (bundled_path("hwspecs") / "networks").glob("*.yaml"))
 
 
 def load_fabric(text: str | os.PathLike[str]) -> Fabric:

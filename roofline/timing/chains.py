@@ -13,12 +13,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from roofline.core.documents import MAX_BYTES, parse_mapping
+from roofline.core.documents import MAX_BYTES, bundled_path, parse_mapping
 from roofline.core.inputs import read_text
 from roofline.core.registry import cached
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
-from roofline.specs.library import File, bundled_folder, extensions, files_below, overriding_files
+from roofline.specs.library import File, extensions, files_below, overriding_files
 from roofline.timing.calibration import POOLED_VENDOR, Basis, Calibration, Fit, Fits, chained
 from roofline.timing.calibration_files import Document, of_version, parse_document
 from roofline.timing.intervals.levels import Level
@@ -194,7 +194,7 @@ def _load(
 
 @lru_cache(maxsize=1)
 def _bundled_files() -> dict[str, File]:
-    return files_below(bundled_folder("hwspecs") / FOLDER)
+    return files_below(bundled_path("hwspecs") / FOLDER)
 
 
 def calibration_links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: Shelf) -> Iterator[Calibration]:

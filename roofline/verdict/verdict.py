@@ -142,7 +142,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         return self._served(self.scenario) if answers and self.load is not None else None
 
     def _served(self, scenario: Scenario) -> Curve:
-        return serve(scenario, self.load, untold=False, disaggregation=self.apart or None)
+        return serve(scenario, self.load, draft_limit=False, disaggregation=self.apart or None)
 
     @cached_property
     def too_long(self) -> str:

@@ -36,7 +36,7 @@ def serve_command(scenario: Scenario, load: Load | Mapping[str, Any], command: s
         given = [word for name, value in load.items() if value is not None for word in (f"--{name}", str(value))]
         lengths = ("prompt", "generate") if load.get("profile") else ()
         return f"{command_line(scenario.without(*lengths, *STATIC), 'serve')} {shlex.join(given)}"
-    deployed = scenario.without("prompt", "generate", *STATIC).told_users(load.concurrency)
+    deployed = scenario.without("prompt", "generate", *STATIC).with_room_for(load.concurrency)
     words = ["--prompt", load.prompts.written]
     words += [] if scenario.model.task == "encode" else ["--generate", load.outputs.written]
     words += ["--prefix-hits", f"{load.hits!r}"] if load.hits else []

@@ -108,6 +108,6 @@ def _points(study: Study, place: tuple[int, ...], values: Mapping[str, Any]) -> 
     if scenario.generate < 2:
         raise RooflineError("a frontier is of TPOT, which needs at least two generated tokens", options=["generate"])
     users = users_of(study)
-    curve = serve(scenario, Load(concurrency=1), users, untold=False)
+    curve = serve(scenario, Load(concurrency=1), users, draft_limit=False)
     for number, outcome in zip(users, curve.outcomes, strict=True):
         yield FrontierPoint(place, number, outcome, curve.cost(outcome))

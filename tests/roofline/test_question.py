@@ -160,7 +160,7 @@ def test_replicas_fill_a_count_of_devices(degrees: dict[str, int]) -> None:
     found = Scenario("llama-3.1-70b", "8xh200", **degrees)
     assert found == Scenario("llama-3.1-70b", "h200-sxm", **degrees, dp=8 // each)
     assert found.with_(hw="16xh100-sxm") == Scenario("llama-3.1-70b", "h100-sxm", **degrees, dp=16 // each)
-    assert found.with_(batch=16).filled == 8
+    assert found.with_(batch=16).devices_for_replicas == 8
     assert not found.counted  # nothing is left to lay out
 
 

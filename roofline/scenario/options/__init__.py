@@ -7,7 +7,7 @@ the reference pages are made from them, and the names that engines have for an o
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from roofline.core.documents import bundled, bundled_path
+from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Option, read_table
 from roofline.scenario.options.keywords import Options
@@ -17,7 +17,7 @@ __all__ = ["FORMATS", "KERNELS", "OPTIONS", "Options"]
 FORMATS, KERNELS = "Formats", "Kernels and techniques"
 """Groups of the options whose members are asked for."""
 
-OPTIONS: Mapping[str, Option] = read_table(bundled_path("scenario/options/options.yaml"))
+OPTIONS: Mapping[str, Option] = read_table("scenario/options/options.yaml")
 """The options by name: the keywords of `Scenario`, and with dashes the command line's."""
 
 DEGREES: Mapping[str, str] = {

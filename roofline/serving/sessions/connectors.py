@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.specs.engine import Engine
 from roofline.specs.records import record
 from roofline.specs.version import Version, between
 
-TABLE = Path(__file__).with_name("connectors.yaml")
+TABLE = "serving/sessions/connectors.yaml"
 
 Settings = Mapping[str, str | float | bool]
 """Settings of a tier, by the words of `--tiers`."""
@@ -61,5 +60,5 @@ def connector_of(name: str, engine: Engine) -> Connector | None:
 @cache
 def connectors() -> tuple[Connector, ...]:
     """The rows; of each engine the first is its own."""
-    rows = read_mapping(TABLE).items()
-    return tuple(record(Connector, {**row, "name": name}, TABLE.name, name) for name, row in rows)
+    rows = bundled(TABLE).items()
+    return tuple(record(Connector, {**row, "name": name}, TABLE, name) for name, row in rows)

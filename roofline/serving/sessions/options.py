@@ -6,7 +6,6 @@ They continue the tables of `roofline.scenario.options` and `roofline.serving.op
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from roofline.core.options import Option, read_table
@@ -42,7 +41,5 @@ class SessionOptions(SessionShape, total=False):
     session_rate: float | Sequence[float] | None
 
 
-SESSION_OPTIONS: Mapping[str, Option] = read_table(
-    Path(__file__).with_name("options.yaml"), SESSIONS, ROUTINGS=ROUTINGS
-)
+SESSION_OPTIONS: Mapping[str, Option] = read_table("serving/sessions/options.yaml", SESSIONS, ROUTINGS=ROUTINGS)
 """The options by name: keywords of `serve`, and with dashes the command line's."""

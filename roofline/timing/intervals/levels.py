@@ -17,9 +17,9 @@ from math import sqrt
 from pathlib import Path
 from typing import Literal, get_args
 
-from roofline.core.documents import finite_number, read_mapping
+from roofline.core.documents import bundled_path, finite_number, read_mapping
 from roofline.core.errors import SpecError, quote
-from roofline.specs.library import SEARCH_PATH, File, as_mapping, bundled_folder, check_keys, find_file, modified
+from roofline.specs.library import SEARCH_PATH, File, as_mapping, check_keys, find_file, modified
 
 Level = Literal["table", "version", "release", "family", "engine", "pooled", "format"]
 """`table`: another engine's or version's table of a kernel that engines share; `version`: a near version of the engine;
@@ -58,7 +58,7 @@ def _file() -> File:
 
 @lru_cache(maxsize=1)
 def _bundled() -> File:
-    path = bundled_folder("hwspecs") / "calibration" / FILE
+    path = bundled_path("hwspecs") / "calibration" / FILE
     return File(path, modified(path))
 
 

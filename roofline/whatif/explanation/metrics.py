@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from roofline.bound.memory import stored_tensors
-from roofline.core.documents import read_mapping
+from roofline.core.documents import bundled
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import extents
 from roofline.graph.tensor import Role, Tensor
@@ -360,5 +359,5 @@ METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
 METRICS = tuple(METRIC_LINES)
 """Metrics with an explanation."""
 
-DEFINITIONS: Mapping[str, str] = read_mapping(Path(__file__).with_name("definitions.yaml"))
+DEFINITIONS: Mapping[str, str] = bundled("whatif/explanation/definitions.yaml")
 """Definitions of metrics and terms."""

@@ -119,8 +119,7 @@ def read_targets(scenario: object, targets: Targets | None, given: TargetOptions
         raise RooflineError(f"{name} is what is asked for: omit it", options=[name])
     check_keywords("target", given, TargetOptions, None if targets is None else "targets")
     if targets is not None:
-        found: Targets = object_of(targets, Targets, "targets are a Targets, or keywords such as tpot='30ms'")
-        return found
+        return object_of(targets, Targets, "targets are a Targets, or keywords such as tpot='30ms'")
     fits: Any = given.get("fits", True)
     times = {name: option.read(given.get(name)) for name, option in TIMES.items()}
     limits: dict[str, Any] = {**times, "tokens_per_second": given.get("tokens_per_s")}
