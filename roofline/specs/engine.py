@@ -89,67 +89,67 @@ Times: TypeAlias = Annotated[float, Meta(ge=1, le=1e3)]
 class Engine(Checked, frozen=True, dict=True):
     """An engine profile: how one release of an engine runs a model, beside the constants of its kernels.
 
-        The profile:
+    The profile:
 
-            * `name`, `title`: the name of the engine for commands, and for people.
-        * `version`: as requested, "" for the newest; `starts`: the versions from which the profiles of its file hold,
-          oldest first, () if it has one for all.
-        * `parameters`: the numbers of `PARAMETERS`, read as `engine["gap"]`; `vendors`: those that differ on the hardware
-          of a family, kind or vendor, where the engine has another backend (llama.cpp's Metal kernels, AITER's on AMD);
-          `mixers`: those that differ for mixtures of experts with such a token mixer, of which a release lacked kernels.
-        * `spread`: p10 and p90 of measured over predicted whole-model time, on top of the kernels' own intervals.
-        * `sources`: the data that the profile was fitted to.
+    * `name`, `title`: the name of the engine for commands, and for people.
+    * `version`: as requested, "" for the newest; `starts`: the versions from which the profiles of its file hold,
+      oldest first, () if it has one for all.
+    * `parameters`: the numbers of `PARAMETERS`, read as `engine["gap"]`; `vendors`: those that differ on the hardware
+      of a family, kind or vendor, where the engine has another backend (llama.cpp's Metal kernels, AITER's on AMD);
+      `mixers`: those that differ for mixtures of experts with such a token mixer, of which a release lacked kernels.
+    * `spread`: p10 and p90 of measured over predicted whole-model time, on top of the kernels' own intervals.
+    * `sources`: the data that the profile was fitted to.
 
-        Passes and the host:
+    Passes and the host:
 
-        * `graphs`: phases that replay CUDA graphs; `replayed`: the most sequences of a rank's decode step that they replay
-          (0: any).
-        * `overlap`: the host schedules the next pass while the device computes this one; not with `serial_drafts` where
-          drafts are verified.
-        * `handled`: tokens of a sequence that the host handles after a pass, of drafts those accepted.
-        * `shared_stream`: passes of up to this many tokens, if replayed, run shared experts on a second stream, on hardware
-          of the families `shared_on` (none named: on all), as kernels that fill a device leave no room for others.
-        * `prompt_logits`: it computes the logits of all prompt tokens, not of the last alone.
-        * `split_layers`: several devices each hold some of the layers by default, not a part of every layer.
-        * `memory`: what it reserves of a device's memory (`roofline.specs.reserve`); `scheduler`: how it fills its steps
-          under load (`roofline.specs.scheduler`).
+    * `graphs`: phases that replay CUDA graphs; `replayed`: the most sequences of a rank's decode step that they replay
+      (0: any).
+    * `overlap`: the host schedules the next pass while the device computes this one; not with `serial_drafts` where
+      drafts are verified.
+    * `handled`: tokens of a sequence that the host handles after a pass, of drafts those accepted.
+    * `shared_stream`: passes of up to this many tokens, if replayed, run shared experts on a second stream, on hardware
+      of the families `shared_on` (none named: on all), as kernels that fill a device leave no room for others.
+    * `prompt_logits`: it computes the logits of all prompt tokens, not of the last alone.
+    * `split_layers`: several devices each hold some of the layers by default, not a part of every layer.
+    * `memory`: what it reserves of a device's memory (`roofline.specs.reserve`); `scheduler`: how it fills its steps
+      under load (`roofline.specs.scheduler`).
 
-        Kernels:
+    Kernels:
 
-        * `fusions`: names of FUSIONS.
-        * `unfused`: kinds of operators that it runs as several kernels on accelerators, with their number, and their time
-          on the device relative to one kernel's; norms also by their own kind, activations by "gated" or their name.
-        * `all_reduce`: the engine's own all-reduce kernel by the first word of a link's kind; the faster of it and NCCL is
-          used, over PCIe the one that the engine takes (`roofline.timing.collectives`).
-        * `fused_reduce`: the all-reduce over NVLink of mixtures of experts that also adds the residual and normalises, by
-          the name of hardware or its family ("": none).
-        * `gated_delta_rule`: its prefill kernel (`roofline.timing.kernels.gated_delta_rule`).
-        * `vector_experts`: its experts multiply matrices by the vectors of few tokens.
-        * `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own, or
-          by op what those cost that take the place of tuned ones (`roofline.timing.variants`).
-        * `kernels_of`: the measured engine (and version) that the profile was fitted with, where that is another one;
-          `also`: by family of hardware and kind of kernel the engine that a further kernel of this one was measured with,
-          where it has no measured second one itself; the faster is used.
-        * `own_kernels`: hardware kinds whose calibration does not apply, because it measured other kernels (PyTorch's on
-          CPUs); `own_kernels_of`: the engine that has them, where that is another one.
-        * `at_roofs`: nobody measured its kernels, and each is expected at its bound.
+    * `fusions`: names of FUSIONS.
+    * `unfused`: kinds of operators that it runs as several kernels on accelerators, with their number, and their time
+      on the device relative to one kernel's; norms also by their own kind, activations by "gated" or their name.
+    * `all_reduce`: the engine's own all-reduce kernel by the first word of a link's kind; the faster of it and NCCL is
+      used, over PCIe the one that the engine takes (`roofline.timing.collectives`).
+    * `fused_reduce`: the all-reduce over NVLink of mixtures of experts that also adds the residual and normalises, by
+      the name of hardware or its family ("": none).
+    * `gated_delta_rule`: its prefill kernel (`roofline.timing.kernels.gated_delta_rule`).
+    * `vector_experts`: its experts multiply matrices by the vectors of few tokens.
+    * `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own, or
+      by op what those cost that take the place of tuned ones (`roofline.timing.variants`).
+    * `kernels_of`: the measured engine (and version) that the profile was fitted with, where that is another one;
+      `also`: by family of hardware and kind of kernel the engine that a further kernel of this one was measured with,
+      where it has no measured second one itself; the faster is used.
+    * `own_kernels`: hardware kinds whose calibration does not apply, because it measured other kernels (PyTorch's on
+      CPUs); `own_kernels_of`: the engine that has them, where that is another one.
+    * `at_roofs`: nobody measured its kernels, and each is expected at its bound.
 
-        Formats:
+    Formats:
 
-        * `checkpoints`: quantization schemes of released checkpoints that it runs, and the scheme it runs each in; others
-          are dequantized to 16 bits (None: all run as released).
-        * `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers convert to 16
-          bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the upcast is added
-          to the 16-bit GEMM.
-        * `unpacking`: integer instructions for each weight of formats that kernels of few tokens unpack slower than
-          NVIDIA's memory reads them.
-        * `int8_activations`: vendors and kinds of hardware on which linear layers with integer weights quantize their
-          inputs to INT8 and multiply integers; `mxfp4_activations`: families of hardware on which they quantize those of
-          weights in MXFP4 likewise.
-        * `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
-        * `caches`: by token mixer the format of the only cache that its kernels read.
+    * `checkpoints`: quantization schemes of released checkpoints that it runs, and the scheme it runs each in; others
+      are dequantized to 16 bits (None: all run as released).
+    * `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers convert to 16
+      bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the upcast is added
+      to the 16-bit GEMM.
+    * `unpacking`: integer instructions for each weight of formats that kernels of few tokens unpack slower than
+      NVIDIA's memory reads them.
+    * `int8_activations`: vendors and kinds of hardware on which linear layers with integer weights quantize their
+      inputs to INT8 and multiply integers; `mxfp4_activations`: families of hardware on which they quantize those of
+      weights in MXFP4 likewise.
+    * `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
+    * `caches`: by token mixer the format of the only cache that its kernels read.
     * `kv_scales`: tools whose checkpoints with scales of an FP8 cache it serves with one, unasked.
-        """
+    """
 
     name: Annotated[str, Meta(min_length=1)]
     title: str = ""

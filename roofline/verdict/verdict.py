@@ -312,7 +312,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def _tokens(self, scenario: Scenario) -> float:
         """The output tokens/s of the load on a scenario that serves it."""
         assert self.load is not None
-        (outcome,) = serve(scenario, self.load, untold=False).outcomes
+        (outcome,) = serve(scenario, self.load, draft_limit=False).outcomes
         return outcome.output_tokens_per_second
 
     @cached_property
