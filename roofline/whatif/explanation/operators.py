@@ -40,11 +40,11 @@ class KernelCalibration(Struct, frozen=True):
     parts: tuple[str, ...]
     basis: str
     source: str
-    rows: int
-    inside: bool
-    widening: float
-    constants: tuple[tuple[str, float, str, str], ...]
-    ranges: Mapping[str, tuple[float, float, float | None]]
+    rows: int = 0
+    inside: bool = False
+    widening: float = 1.0
+    constants: tuple[tuple[str, float, str, str], ...] = ()
+    ranges: Mapping[str, tuple[float, float, float | None]] = {}
 
 
 Found = tuple[str, list[Line], Margin, KernelCalibration | None]
@@ -277,19 +277,10 @@ def _kernel_model(times: Timing, row: int, run: Pass, entry: LaunchedKernel) -> 
         memory = sum(_row(run, part, Row.MEMORY_TIME) for part in entry.parts)
         formula = f"launch + ((compute / {COMPUTE_SHARE})^2 + (memory / {MEMORY_SHARE})^2)^(1/2)"
         text = f"{LAUNCH} + (({shown(compute)}/{COMPUTE_SHARE})**2 + ({shown(memory)}/{MEMORY_SHARE})**2)**0.5"
-        ground = KernelCalibration(
-            op="none",
-            format="",
-            parts=parts,
-            basis=entry.basis(run.step.queries),
-            source=entry.source(run.step.queries),
-            rows=0,
-            inside=False,
-            widening=1.0,
-            constants=(),
-            ranges={},
+        queries = run.step.queries
+        return [line("kernel", formula, text)], KernelCalibration(
+            "none", "", parts, entry.basis(queries), entry.source(queries)
         )
-        return [line("kernel", formula, text)], ground
     fit = found.match.fit
     model = kernel(found.op)
     shape = shape_of(found.op, found.columns)
