@@ -145,7 +145,7 @@ def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
     started = next(owned, fits[0])  # on what there is, though more devices are faster
     others = [fit for fit in fits if fit is not started][: shown - 1]
     kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
-    lines += [f"It fits, the fastest first, with{' tokens/s of all' * verdict.loaded}"]
+    lines += [f"It fits, the fastest first, with tokens/s {'of all' if verdict.loaded else 'of a whole request'}"]
     lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
     return [*lines, run_text(run_command(started.scenario, longest_context(started.scenario, 1)), started.scenario)]
 
