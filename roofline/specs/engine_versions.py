@@ -16,6 +16,7 @@ which they hold; `parameters` are merged key by key, other keys replaced. `alias
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,8 +34,8 @@ MAX_VERSIONS = 100
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """Name or path, and version ("" if none) of `vllm@0.11` or `vllm==0.11`; raises RooflineError for `vllm@`."""
-    name, separator, version = text.replace("==", "@").rpartition("@")
+    """Name or path, and version or "" of `vllm@0.11`, `vllm==0.11` or `vllm 0.11`; raises RooflineError for `vllm@`."""
+    name, separator, version = re.sub(r"(?:==|:|\s+)(?=[bv]?\d[\w.]*$)", "@", text.strip()).rpartition("@")
     if not separator or "/" in version or version.endswith((".yaml", ".yml")):
         return text, ""
     if not name or not version.strip():

@@ -43,7 +43,7 @@ def test_what_is_not_timed_is_no_choice(model: str, hw: list[str], load: dict[st
     question = {"model": model, "hw": hw, "prompt": 700, "generate": 100, "ttft": 5.0, "tpot": tpot, **load}
     pruned = chosen(**question)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "SHARES_OF_TIME", (0.0, 0.0))
+        patch.setattr(search, "SHARES_OF_TIME", (0.0,) * len(search.SHARES_OF_TIME))
         assert pruned == chosen(**question)
 
 

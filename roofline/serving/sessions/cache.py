@@ -93,11 +93,6 @@ class PrefixCache:
     ) -> None:
         tiers = len(levels)
         self.levels, self.whole = tuple(levels), whole
-        self._through = [level.through for level in levels]
-        # Of each tier: itself and those below it that write back, whose own blocks change with what it holds.
-        self._changing = [
-            [tier, *(below for below in range(tier + 1, tiers) if not self._through[below])] for tier in range(tiers)
-        ]
         self.snapshot, self.every, self.now = snapshot, every, -math.inf
         self.weights = [0.0 if apart else snapshot, *[snapshot] * (tiers - 1)]
         self.states = [0] * tiers
@@ -160,10 +155,9 @@ class PrefixCache:
         """The `hits` of each tier, with those of a run whose first `most` blocks are hit."""
         found, here = hits.copy(), 0
         for tier, held in enumerate(run.held):
-            end = held if held < most else most
-            if here < end:
-                found[tier] += end - here
-                here = end
+            if here < min(held, most):
+                found[tier] += min(held, most) - here
+                here = min(held, most)
         return found
 
     def pin(self, tail: Run) -> None:
@@ -199,7 +193,7 @@ class PrefixCache:
                     for place in range(known + self.every, length, self.every) if self.every else ():
                         self._mark(run, tier, place)
                     self._mark(run, tier, length)
-                elif run.ends[tier] and not self._through[tier]:
+                elif run.ends[tier] and not level.through:
                     self._unmark(run, tier)  # the first tier has it now
 
     def _copy(self, run: Run, tier: int, length: int) -> None:
@@ -277,7 +271,7 @@ class PrefixCache:
             self._unmark(run, tier)
         if below == len(self.levels):
             self.dropped += held - max(kept, *run.held[:tier], 0)
-        elif run.marks and not self._through[below]:
+        elif run.marks and not self.levels[below].through:
             self.written[below] += held - kept
             self._hold(run, below, max(run.held[below], held))
             self._mark(run, below, place)
@@ -286,19 +280,17 @@ class PrefixCache:
 
     def _own(self, run: Run, tier: int) -> int:
         """The blocks of a run that take room in a tier: without those that tiers above have, where it writes back."""
-        held = run.held
-        if not tier or self._through[tier]:
-            return held[tier]
-        return max(held[tier] - max(held[:tier]), 0)
+        if not tier or self.levels[tier].through:
+            return run.held[tier]
+        return max(run.held[tier] - max(run.held[:tier]), 0)
 
     def _hold(self, run: Run, tier: int, length: int) -> None:
         """A tier holds a run up to `length`; tiers below it that write back have what is beyond."""
-        changing, used = self._changing[tier], self.used
-        for row in changing:
-            used[row] -= self._own(run, row)
+        rows = range(tier, len(self.levels))
+        before = [self._own(run, row) for row in rows]
         run.held[tier] = length
-        for row in changing:
-            used[row] += self._own(run, row)
+        for row, had in zip(rows, before, strict=True):
+            self.used[row] += self._own(run, row) - had
 
     def _order(self, run: Run) -> None:
         """Enter a run in the order of eviction of each tier that has blocks of it, unless the pool has it pinned."""

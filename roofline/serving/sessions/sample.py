@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.sessions.drawn import Draw, Session, grown, turn_of
-from roofline.serving.sessions.workload import Workload
+from roofline.serving.sessions.workload import Workload, waits
 from roofline.serving.tables import Array
 
 TURNS = 1000
@@ -113,7 +113,7 @@ def _rows(
                 child.idle, away = away, 0.0
                 waiting.append((at, child))
                 others, agents = max(others, sum(child.gap[:-1])), max(agents, len(child.new))
-            if not work.waits(session.replayed is not None):
+            if not waits(work, session.replayed is not None):
                 others, agents = 0.0, 0
             after = max(after, others)
         known, away = grown(session, work), away + after

@@ -27,6 +27,7 @@ from roofline.serving.sessions.decoding import Decoding
 from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
 from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
+from roofline.serving.sessions.workload import waits
 from roofline.serving.simulation import Simulation
 
 HOST = "dram"
@@ -389,7 +390,7 @@ class SessionRun(Simulation):
 
     def _follow(self, session: Session, children: list[Session], at: float, turn: Turn) -> None:
         """The turn after one of a session comes at a time, or when the last sub-agent ends that it waits for."""
-        if children and self.work.waits(session.replayed is not None):
+        if children and waits(self.work, session.replayed is not None):
             left = {child.number for child in children}
             self.joins |= dict.fromkeys(left, (at, turn, left))
         else:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from roofline.scenario.speculation import iterations
 from roofline.serving.sessions.batches import COUNTS, Batches, Samples
@@ -28,7 +29,7 @@ from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.lru import LeastRecent
 from roofline.serving.sessions.routing import SESSION
 from roofline.serving.sessions.sample import Turns, turns_of
-from roofline.serving.sessions.workload import Workload
+from roofline.serving.sessions.workload import Workload, waits
 from roofline.serving.steps import MAX_TOKENS
 from roofline.serving.tables import Array
 from roofline.specs.scheduler import PREFILL_FIRST
@@ -87,6 +88,11 @@ class Load:
     def variables(self) -> tuple[float, ...]:
         """What settles last."""
         return self.rate, self.number, self.wait, self.outside
+
+    def near(self, before: tuple[float, ...], within: float) -> bool:
+        """Whether no variable differs by more than a part `within` from what it was `before`."""
+        pairs = zip(before, self.variables, strict=True)
+        return all(abs(one - two) <= within * abs(two) + 1e-9 for one, two in pairs)
 
     def of(self, turns: int) -> Load:
         """The same for a sample of other turns: each of them hits as its own turns do on average."""
@@ -157,7 +163,7 @@ class Theory:
         self.budget, self.between, self.lag = float(min(replica.budget, MAX_TOKENS)), scheduler.pause, scheduler.lag
         self.samples = Samples(self.turns.prompt.size)
         # A session whose turns wait for its sub-agents has one turn at a time: its own, or of the longest of those.
-        joined = self.work.waits(self.turns.lane < self.work.traces)
+        joined = waits(self.work, self.turns.lane < self.work.traces)
         self.serial = np.where(joined & (self.turns.main == 0), _longest(self.work), self.turns.main)
         self.front = scheduler.received(self.turns.prompt)
         accepted = self.decode.steps.accepted
@@ -193,23 +199,18 @@ class Theory:
         for round_ in range(rounds):
             before, slower = load.variables, 1 + round_ // SETTLE
             state = self._round(sessions, load, DAMPING / slower)
-            within = CLOSE / rounds / slower
-            changes = zip(before, load.variables, strict=True)
-            if round_ > min(rounds // 6, 10) and all(
-                abs(one - two) <= within * abs(two) + 1e-9 for one, two in changes
-            ):
+            if round_ > min(rounds // 6, 10) and load.near(before, CLOSE / rounds / slower):
                 return state
             if round_ >= rounds // 2:
                 states.append(state)
         # Where the rounds do not settle they go around the fixed point: it is taken as their mean.
-        hits = np.mean([state.hits for state in states], axis=0).tolist()
-        names = ("turns_per_second", "ttft", "tpot", "pinned")
-        mean = {name: float(np.mean([getattr(state, name) for state in states])) for name in names}
-        return State(hits=tuple(hits), **mean)
+        columns = zip(*map(astuple, states), strict=True)
+        rate, hits, ttft, tpot, pinned = (np.mean(column, axis=0).tolist() for column in columns)
+        return State(rate, tuple(hits), ttft, tpot, pinned)
 
     def _round(self, sessions: float, load: Load, weight: float) -> State:
         """What turns do under a load, and the load that follows from it, which has a weight in the next one."""
-        turns = self.turns
+        turns, ranks = self.turns, self.replica.data
         keep = self.cache.known * load.hits
         base = keep.sum(axis=0)
         computed = np.maximum(turns.prompt - base, 1.0)
@@ -217,11 +218,12 @@ class Theory:
         load.batches = spent.batches
         stalled, loading = self._loaded(keep, spent.work, load, sessions)
         work = spent.work + stalled
-        busy = (spent.work + spent.beside) / self.replica.data + stalled  # a rank's prompts are one of the others'
+        busy = (spent.work + spent.beside) / ranks + stalled  # a rank's prompts are one of the others'
         # All time of the prompts' server is the most that they take, in the rounds before the last one too.
         most = BUSIEST / float(busy.mean())
         load.rate = min(load.rate, most)
-        each = self._each(spent.step, stalled, load)
+        each = load.batches.each / max(1 - load.rate * float(stalled.mean()), 1 - FULL)
+        each = each if self.tandem is None else spent.step
         decode, pauses = self.decodes * each, self._pauses(work, computed, each, spent, load, sessions)
         inside = self.front + load.wait + pauses + loading + work + decode + self.sent
         agent = float((inside + load.outside) @ self.agents)
@@ -229,10 +231,9 @@ class Theory:
         cycle = float((self.serial * (inside + pause)).mean()) / self.main
         asked = sessions / cycle / self.main
         use = loading + work + (0.0 if self.tandem else decode)
-        admitted, once, own = self._admitted(min(asked, most), use)
+        admitted, held = self._admitted(min(asked, most), use)
         load.rate += (weight if load.rate else 1.0) * (admitted - load.rate)
         load.busy = load.rate * float(busy.mean())
-        ranks = self.replica.data
         queue = _wait(load.rate / ranks, work + spent.beside, min(load.busy, 0.999), sessions / ranks, load.wait)
         load.wait += weight * (queue - load.wait)
         capped = admitted < 0.999 * asked
@@ -244,7 +245,6 @@ class Theory:
         shares = (self.cache.known * load.hits).mean(axis=1) / turns.prompt.mean()
         ttft = float((away + pauses + loading + work + self.sent).mean())
         tpot = float(decode.sum() / np.maximum(turns.output - 1, 1).sum())
-        held = min((admitted * own + once) / self.store.tokens, 1.0)
         return State(load.rate, tuple(shares.tolist()), ttft, tpot, held)
 
     def _loaded(self, keep: Array, work: Array, load: Load, sessions: float) -> tuple[Array, Array]:
@@ -260,12 +260,6 @@ class Theory:
             loading += np.maximum(times - tier.overlap * (work + stalled), 0.0) + load.queues[place] * (times > 0)
         return stalled, loading
 
-    def _each(self, step: float, stalled: Array, load: Load) -> float:
-        """Seconds from one decode step of a sequence to the next."""
-        if self.tandem is not None:
-            return step
-        return load.batches.each / max(1 - load.rate * float(stalled.mean()), 1 - FULL)
-
     def _pauses(self, work: Array, computed: Array, each: float, spent: Spent, load: Load, sessions: float) -> Array:
         """Seconds by turn from the queue of prompts to the first step of its own, and between its own steps."""
         pauses = self.between * spent.step * (np.floor(computed / self.chunk) + 0.5)
@@ -275,22 +269,16 @@ class Theory:
         # prompts of other ranks; in its own steps other sequences decode.
         others = min(load.number * (1 - 1 / sessions), 1.0) if sessions > 1 else 0.0
         begin = each * (0.5 + self.lag) * others
-        ranks = self.replica.data
-        begin += (1 - 1 / ranks) * load.rate * float((work**2).mean()) / 2 / spent.steps
-        return np.asarray(
-            pauses + (begin * (1 - load.batches.part) if self.alone else begin + spent.step * spent.steps)
-        )
+        begin += (1 - 1 / self.replica.data) * load.rate * float((work**2).mean()) / 2 / spent.steps
+        begin = begin * (1 - load.batches.part) if self.alone else begin + spent.step * spent.steps
+        return np.asarray(pauses + begin)
 
-    def _admitted(self, rate: float, use: Array) -> tuple[float, float, float]:
-        """The rate that the pool has room for; tokens there of shared prefixes, and token-seconds of a turn's own."""
-        own, seconds, groups = (
-            float(((self.turns.left + self.store.own) * use).mean()),
-            float(use.mean()),
-            self.work.groups,
-        )
-        once = self.work.shared * -groups * math.expm1(-rate * seconds / groups)
-        room = min((FULL * self.store.tokens - once) / max(rate * own, 1e-9), self.most / (rate * seconds))
-        return rate * min(room, 1.0), once, own
+    def _admitted(self, rate: float, use: Array) -> tuple[float, float]:
+        """Of a rate of turns what the pool has room for, and the part of the pool that these hold."""
+        own, seconds = float(((self.turns.left + self.store.own) * use).mean()), float(use.mean())
+        shared = self.work.shared * -self.work.groups * math.expm1(-rate * seconds / self.work.groups)
+        room = min((FULL * self.store.tokens - shared) / max(rate * own, 1e-9), self.most / (rate * seconds), 1.0)
+        return rate * room, min((rate * room * own + shared) / self.store.tokens, 1.0)
 
     def _spent(self, computed: Array, base: Array, load: Load, sessions: float) -> Spent:
         """What the `computed` tokens of each turn, which follow its cached ones (`base`), take of its rank's steps."""

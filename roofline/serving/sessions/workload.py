@@ -163,10 +163,6 @@ class Workload(Checked, frozen=True):
         """The first traces of which the means are known."""
         return self.replayed[-1].sessions if self.replayed else 0
 
-    def waits(self, known: Any) -> Any:
-        """Whether turns wait for the sub-agents before them; `known` (of many): those of a trace that is `replayed`."""
-        return self.joined and (self.branch_agents > 1 or np.logical_not(known))
-
     def trace(self, place: int) -> Replayed | None:
         """The trace that a benchmark replays at a place, of the first ones."""
         return next((each for each in self.replayed if place < each.sessions), None)
@@ -178,6 +174,11 @@ class Workload(Checked, frozen=True):
         grown = self.new.mean + (self.output.mean if self.kept else 0.0)
         found = self.shared + own + grown * self.turns.quantile(0.999) + self.new.quantile(0.999)
         return min(found, float(self.limit) or found) + self.output.quantile(0.999)
+
+
+def waits(work: Workload, known: Any) -> Any:
+    """Whether turns wait for the sub-agents before them; `known` (one or many): those of a trace that is `replayed`."""
+    return work.joined and (work.branch_agents > 1 or np.logical_not(known))
 
 
 def plain(prompt: Lengths, output: Lengths) -> Workload:

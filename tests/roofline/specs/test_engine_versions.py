@@ -96,6 +96,8 @@ def test_aliases_are_versions() -> None:
         ("TensorRT-LLM", "tensorrt-llm"),
         ("trtllm@1.0", "tensorrt-llm@1.0"),
         ("vllm==0.9", "vllm@0.9"),
+        ("vLLM v0.9.1", "vllm@0.9.1"),
+        ("llama.cpp:b6000", "llama.cpp@b6000"),
         ("llamacpp", "llama.cpp"),
         ("vllm-gaudi", "vllm"),
     ],
