@@ -73,7 +73,7 @@ def load_text(verdict: Verdict) -> str:
 class Sentences(Struct, frozen=True):
     """The sentences on a verdict, as short as `brief` says; `better`: with the next best change.
 
-    `said`: whether the formats that the scenario has were asked for, or else chosen before.
+    `said`: false where the formats of the scenario were chosen before it was made, so that nobody asked for them.
     """
 
     verdict: Verdict

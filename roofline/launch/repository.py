@@ -57,7 +57,7 @@ def name_of(scenario: Scenario) -> str:
 def quantized(scenario: Scenario, scheme: str) -> str:
     """The listed repository of the scenario's model in a scheme, or that of its devices' vendor; "" for none."""
     listed = quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
-    return listed or vendors(scenario, scheme)
+    return listed or _of_vendor(scenario, scheme)
 
 
 MAKERS = "launch/makers.yaml"
@@ -68,7 +68,7 @@ class _Makers(Struct, frozen=True, forbid_unknown_fields=True):
     makers: Mapping[str, Mapping[str, str]]
 
 
-def vendors(scenario: Scenario, scheme: str) -> str:
+def _of_vendor(scenario: Scenario, scheme: str) -> str:
     """The repository of the model in a scheme that the vendor of the devices publishes for them; "" for none."""
     listed = bundled_record(_Makers, MAKERS).published.get(scenario.hardware.vendor, {}).get(scheme, ())
     own = letters(repository_of(scenario).rpartition("/")[2] or scenario.model.name)
