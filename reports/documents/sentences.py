@@ -154,7 +154,7 @@ class Sentences(Struct, frozen=True):
             others = (each for each in plan.tried if each.options == wide)
             as_many = any(each.room(self.verdict.slots) >= self.verdict.at_once for each in others)
             reason = "as it is less to read" if as_many else "for more users at once"
-            parts = [f"{scenario.precision.weights.name} {self._why}, KV {kv} {reason}"]
+            parts = [f"{scenario.precision.weights.name} {self._why}".rstrip() + f", KV {kv} {reason}"]
         else:
             parts = [f"{formats} {self._why}".rstrip()]
         first, unknown = plan.tried[0], unsupported(scenario)
