@@ -232,8 +232,9 @@ def _best(some: Sequence[Candidate], load: Load | None, targets: Targets) -> Can
 
     def key(each: Candidate) -> tuple[bool, int, float]:
         sustained, met, value, _ = judged(each.scenario, load, targets)
-        late = handicap(each.scenario) * unready(each.scenario) if value > 0 else 1.0  # of what is not served no value
-        return sustained, met, value / late
+        if value > 0:  # not where the load cannot be served at all, whose value is -1
+            value /= handicap(each.scenario) * unready(each.scenario)
+        return sustained, met, value
 
     return max(some, key=key) if len(some) > 1 else some[0]
 

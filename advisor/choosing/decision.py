@@ -200,12 +200,7 @@ def _usual(what: Decided, load: Load) -> Objective:
 
 
 def _alternatives(
-    what: Decided,
-    scenario: Scenario,
-    names: Sequence[str],
-    load: Load,
-    limits: Targets,
-    options: Mapping[str, Any],
+    what: Decided, scenario: Scenario, names: Sequence[str], load: Load, limits: Targets, options: Mapping[str, Any]
 ) -> list[Alternative]:
     if what is Decided.DISAGGREGATION:
         return list(disaggregations(scenario, load, limits))

@@ -73,7 +73,7 @@ def load_text(verdict: Verdict) -> str:
 class Sentences(Struct, frozen=True):
     """The sentences on a verdict, as short as `brief` says; `better`: with the next best change.
 
-    `said`: whether the formats that the scenario has were asked for, or else chosen before.
+    `said`: false where the formats of the scenario were chosen before it was made, so that nobody asked for them.
     """
 
     verdict: Verdict
@@ -154,7 +154,7 @@ class Sentences(Struct, frozen=True):
             others = (each for each in plan.tried if each.options == wide)
             as_many = any(each.room(self.verdict.slots) >= self.verdict.at_once for each in others)
             reason = "as it is less to read" if as_many else "for more users at once"
-            parts = [f"{scenario.precision.weights.name} {self._why}, KV {kv} {reason}"]
+            parts = [f"{scenario.precision.weights.name} {self._why}".rstrip() + f", KV {kv} {reason}"]
         else:
             parts = [f"{formats} {self._why}".rstrip()]
         first, unknown = plan.tried[0], unsupported(scenario)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.units import count_text, seconds
 from roofline.launch.bundle import launch_command
+from roofline.launch.memory import padded
 from roofline.launch.repository import name_of
 from roofline.reports.documents.analysis import interval
 from roofline.reports.documents.answer import first_short
@@ -90,7 +91,7 @@ def _seated(scenario: Scenario, curve: SessionCurve) -> Scenario:
     said = any(given(option) is not None for option in ("max_num_seqs", "max_model_len", "ctx_size"))
     if said or curve.tandem is not None or name not in SERVERS or not server_of(name).allots:
         return scenario
-    longest = -(-math.ceil(curve.workload.longest) // 256) * 256
+    longest = padded(math.ceil(curve.workload.longest))
     longest = min(longest, scenario.settings.longest_of(scenario.model) or longest)
     room = int(curve.store.tokens // longest)
     slots = max(1, min(math.ceil(curve.values[0] / curve.replica.copies), room))

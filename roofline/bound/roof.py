@@ -186,11 +186,7 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
         total, rest = time - overlapped, np.maximum(time - sent, 1e-30)
         longer = (sent / 2 if self.network.ping_pong else sent) >= total
         share = total / rest
-        return [
-            total,
-            np.where(longer, 0.0, in_memory * share),
-            np.where(longer, total, (on_link - sent) * share),
-        ]
+        return [total, np.where(longer, 0.0, in_memory * share), np.where(longer, total, (on_link - sent) * share)]
 
 
 def hidden(all_to_all: Any, time: Any) -> Any:

@@ -16,6 +16,7 @@ DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 SUBMULTIPLES = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9, "p": 1e-12}
 PER_UNIT = {"J/bit": 8.0}
+"""Base units per unit for symbols that are not base units: 1 J/bit is 8 J/B."""
 
 MONTH = 730.0
 """Hours of a month: 365 days of 24 hours over 12."""
@@ -28,7 +29,6 @@ PERIODS = {
     **dict.fromkeys(("mo", "month"), 3600 * MONTH),
 }
 """Seconds of the periods of rates and budgets, by the names that people write."""
-"""Base units per unit for symbols that are not base units: 1 J/bit is 8 J/B."""
 
 
 class Dimension(Enum):

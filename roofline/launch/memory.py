@@ -13,6 +13,11 @@ STEP = 1024
 """A context that is limited by the memory is a multiple of so many tokens, if it has more than 16 times as many."""
 
 
+def padded(tokens: int) -> int:
+    """A context as llama.cpp rounds it up, to a multiple of 256 tokens (`GGML_PAD` in src/llama-context.cpp)."""
+    return -(-tokens // 256) * 256
+
+
 class Room(NamedTuple):
     """A server's longest context in tokens, whether it is below the model's, its memory in words, and weight bytes."""
 
@@ -30,7 +35,7 @@ def room_of(scenario: Scenario, slots: int, needed: int, allots: bool) -> Room:
     fits.
     """
     given, most = scenario.plain.settings.longest, scenario.model.max_context
-    rounded = -(-needed // 256) * 256
+    rounded = padded(needed)
     exact = allots and (most is None or any(scenario.given(name) is not None for name in ("prompt", "generate")))
     longest = given or (rounded if exact else most or needed)
     sequences = slots if allots else scenario.settings.parallel.data

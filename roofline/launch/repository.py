@@ -57,7 +57,10 @@ def name_of(scenario: Scenario) -> str:
 def quantized(scenario: Scenario, scheme: str) -> str:
     """The listed repository of the scenario's model in a scheme, or that of its devices' vendor; "" for none."""
     listed = quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
-    return listed or vendors(scenario, scheme)
+    return listed or _of_vendor(scenario, scheme)
+
+
+MAKERS = "launch/makers.yaml"
 
 
 class _Makers(Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,9 +68,9 @@ class _Makers(Struct, frozen=True, forbid_unknown_fields=True):
     makers: Mapping[str, Mapping[str, str]]
 
 
-def vendors(scenario: Scenario, scheme: str) -> str:
+def _of_vendor(scenario: Scenario, scheme: str) -> str:
     """The repository of the model in a scheme that the vendor of the devices publishes for them; "" for none."""
-    listed = _makers().published.get(scenario.hardware.vendor, {}).get(scheme, ())
+    listed = bundled_record(_Makers, MAKERS).published.get(scenario.hardware.vendor, {}).get(scheme, ())
     own = letters(repository_of(scenario).rpartition("/")[2] or scenario.model.name)
     plain = [own + ending + letters(scheme) for ending in ("", "instruct")]
     return next((each for each in listed if letters(each.rpartition("/")[2]).startswith(tuple(plain))), "")
@@ -75,11 +78,7 @@ def vendors(scenario: Scenario, scheme: str) -> str:
 
 def maker(scenario: Scenario, scheme: str) -> str:
     """What makes a checkpoint in a scheme for the vendor's devices; "" where no document names it."""
-    return _makers().makers.get(scenario.hardware.vendor, {}).get(scheme, "")
-
-
-def _makers() -> _Makers:
-    return bundled_record(_Makers, "launch/makers.yaml")
+    return bundled_record(_Makers, MAKERS).makers.get(scenario.hardware.vendor, {}).get(scheme, "")
 
 
 def released_in(scenario: Scenario, scheme: str) -> str:

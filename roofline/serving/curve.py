@@ -174,7 +174,8 @@ def serve(
     if scheduler is not None:
         object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
     elif draft_limit and scenario.draft_limit:
-        scheduler = _with_default_drafts(scenario)
+        each = max(scenario.draft_limit // scenario.settings.parallel.data, 1)
+        scheduler = replace(scenario.profile.scheduler, sequences=each)
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
     deployment = deployment_of(scenario, load, pools_of(asked["disaggregation"]), scheduler)
@@ -194,12 +195,6 @@ def serve(
     if isinstance(deployment, Tandem):
         return Curve(deployment.decode, load, points, found, not steady_state, deployment, targets)
     return Curve(deployment, load, points, found, not steady_state, targets=targets)
-
-
-def _with_default_drafts(scenario: Scenario) -> Scheduler:
-    """The engine's scheduler with as many requests on each rank as it runs with drafts unless told more."""
-    each = max(scenario.draft_limit // scenario.settings.parallel.data, 1)
-    return replace(scenario.profile.scheduler, sequences=each)
 
 
 def _of_sessions(scenario: Scenario, sessions: Mapping[str, Any], load: Mapping[str, Any]) -> SessionCurve:

@@ -105,17 +105,13 @@ def layouts_on(scenario: Scenario, devices: int) -> Iterator[Layout]:
             yield replace(server, copies=copies)
 
 
-WIDE = 8
-"""Ranks that attend to sequences of their own beyond which another exchange than the engine's own is tried."""
-
-
 def wide_exchange(server: Scenario) -> str | None:
-    """The exchange that an engine runs when asked among many expert ranks; None for few, and where one was asked for.
+    """The exchange that an engine runs when asked among more ranks than a server has; else, or where one is set, None.
 
     An engine's own one may not be what people run there: vLLM gathers the tokens of all ranks.
     """
     parallel = server.settings.parallel.on(server.hardware)
-    if parallel.data <= WIDE or parallel.exchange:
+    if parallel.data <= SERVER_DEVICES or parallel.exchange:
         return None
     return next(iter(other_exchanges(server.profile, server.hardware, parallel)), None)
 

@@ -307,11 +307,7 @@ class Engine(Checked, frozen=True, dict=True):
         named = {"norm": model.norm.kind, "activation": ("gated" if feed.gated else feed.activation) if feed else ""}
         unfused = {kind: self.unfused[name] for kind, name in named.items() if name in self.unfused}
         return replace(
-            self,
-            memory=memory,
-            parameters={**self.parameters, **own},
-            mixers={},
-            unfused={**self.unfused, **unfused},
+            self, memory=memory, parameters={**self.parameters, **own}, mixers={}, unfused={**self.unfused, **unfused}
         )
 
     def graphs_on(self, hardware: Hardware) -> tuple[str, ...]:

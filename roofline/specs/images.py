@@ -117,9 +117,7 @@ def _padded(size: ImageSize, rule: ImageRule) -> ImageSize:
     """
     patches = math.prod(max(1, length // rule.patch) for length in size)
     scale = min(
-        1.0,
-        math.sqrt((rule.max_pixels or math.inf) / rule.patch**2 / patches),
-        (rule.max_side or math.inf) / max(size),
+        1.0, math.sqrt((rule.max_pixels or math.inf) / rule.patch**2 / patches), (rule.max_side or math.inf) / max(size)
     )
     side = rule.patch * rule.merge
     return ImageSize(*(-(-max(1, int(length * scale)) // side) * side for length in size))

@@ -29,17 +29,7 @@ from roofline.specs.library import (
     spec_path,
     written,
 )
-from roofline.specs.model import (
-    AudioConvolution,
-    Described,
-    Formats,
-    Kept,
-    Layer,
-    LayerGroup,
-    Model,
-    Norm,
-    Switches,
-)
+from roofline.specs.model import AudioConvolution, Described, Formats, Kept, Layer, LayerGroup, Model, Norm, Switches
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
 from roofline.specs.schemes import COMPONENTS

@@ -5,13 +5,7 @@ from __future__ import annotations
 from roofline.core.errors import UnsupportedError
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Cascade
-from roofline.techniques.changes import (
-    require,
-    scaled_tokens,
-    with_cached_prefix,
-    with_settings,
-    with_tokens,
-)
+from roofline.techniques.changes import require, scaled_tokens, with_cached_prefix, with_settings, with_tokens
 from roofline.techniques.drafts import draft_model
 
 

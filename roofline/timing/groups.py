@@ -95,7 +95,10 @@ def _group(
         texts |= _decode_columns(texts, fixed, engine)
     if not shapes[0].by_token:
         texts |= columns_of(op, kernel(op).format(texts), *engine.measured_as(hardware), hardware)
-    factor = _factor(op, engine, hardware) * match.cost[1]
+    factor = engine["collective"] if op == "collective" else 1.0
+    if op == "attention_prefill":
+        factor = engine["attention"] / (engine["half_sums"] if hardware.half_accumulation else 1.0)
+    factor *= match.cost[1]
     if op == "gemm" and engine["vector_latency"] and _bytes(texts) < 2:
         match = _with_vectors(match, engine, hardware)
     indices = np.array([index for index, _ in members])
@@ -124,15 +127,6 @@ def _decode_columns(
     if engine["split_kv"] != 1:
         found["split_kv"] = float(engine["split_kv"])
     return found
-
-
-def _factor(op: str, engine: Engine, hardware: Hardware) -> float:
-    """The time of an engine's kernels over that of the measured ones."""
-    if op == "collective":
-        return float(engine["collective"])
-    if op == "attention_prefill":
-        return float(engine["attention"] / (engine["half_sums"] if hardware.half_accumulation else 1.0))
-    return 1.0
 
 
 @cached(maxsize=4096)

@@ -309,12 +309,6 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         load = None if self.apart or judged(fit.scenario, self.load, self.targets).value < 0 else self.load
         return Verdict(Plan(candidate, True, self.plan.tried, load, self.targets), load, self.asked).command
 
-    def _tokens(self, scenario: Scenario) -> float:
-        """The output tokens/s of the load on a scenario that serves it."""
-        assert self.load is not None
-        (outcome,) = serve(scenario, self.load, draft_limit=False).outcomes
-        return outcome.output_tokens_per_second
-
     @cached_property
     def _enough(self) -> Fit | None:
         """Devices of the same kind that serve the load, as `size` finds them; None without a load, or such devices."""
@@ -334,7 +328,8 @@ class Verdict(Result, Struct, frozen=True, dict=True):
                         hw = f"{count}x{asked.hardware.name}"
                         found = plan_for(asked.with_(hw=hw), load, self.targets).scenario
                         if self.serves(found):
-                            return Fit({"hw": hw}, found, self._tokens(found))
+                            (outcome,) = serve(found, load, draft_limit=False).outcomes
+                            return Fit({"hw": hw}, found, outcome.output_tokens_per_second)
                     return None
                 found = asked.with_(hw=asked.hardware.name, **formats, **laid_out)
                 options = {"hw": f"{best.devices}x{asked.hardware.name}", **formats}

@@ -245,9 +245,9 @@ class Odds(Struct, frozen=True):
     @property
     def confidence(self) -> str:
         """The probability in words: sure, likely or open. Nothing is sure of an engine where it was not measured."""
-        return (
-            "sure" if self.probability >= SURE and self.measured else "likely" if self.probability >= HEDGED else "open"
-        )
+        if self.probability >= SURE and self.measured:
+            return "sure"
+        return "likely" if self.probability >= HEDGED else "open"
 
 
 def doubts(one: Scenario, other: Scenario) -> Iterator[Doubt]:

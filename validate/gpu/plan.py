@@ -53,11 +53,7 @@ def compiled(point: Point, target: Target) -> list[Any]:
 
 
 def compile_points(
-    points: Sequence[Point],
-    target: Target,
-    workers: int,
-    done: Callable[[Answer], None],
-    seconds: float = float("inf"),
+    points: Sequence[Point], target: Target, workers: int, done: Callable[[Answer], None], seconds: float = float("inf")
 ) -> int:
     """Compile the Triton kernels of the points in `workers` processes; `done` is called with each answer.
 

@@ -65,11 +65,7 @@ def check(minutes: float) -> None:
 def check_folder(folder: Path) -> None:
     """Raises SpecError where a file of the folder is none of a visit: it is found before the GPU is."""
     read_results(folder)
-    for name, columns in (
-        (ROWS, COLUMNS),
-        (VERDICTS, VERDICT_COLUMNS),
-        (NETWORK, network.COLUMNS),
-    ):
+    for name, columns in ((ROWS, COLUMNS), (VERDICTS, VERDICT_COLUMNS), (NETWORK, network.COLUMNS)):
         if (folder / name).exists():
             with RowFile(folder / name, columns):
                 pass

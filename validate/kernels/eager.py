@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 EPSILON, ROPE_BASE = 1e-6, 10000.0
-"""Llama 2's `rms_norm_eps` and base of RoPE; no time depends on them."""
+"""The defaults of Transformers' `LlamaConfig` for `rms_norm_eps` and the base of RoPE; no time depends on them."""
 
 
 def linear(source: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -113,9 +113,7 @@ def _plain_rope(inputs: Tensors, outputs: Tensors) -> None:
 
 
 NORM = Streaming(
-    *("norm", ("source", "residual"), _exact_norm, _plain_norm),
-    targets=("summed", "output"),
-    constants=(EPSILON,),
+    *("norm", ("source", "residual"), _exact_norm, _plain_norm), targets=("summed", "output"), constants=(EPSILON,)
 )
 """Residual addition and RMSNorm in one kernel, as engines fuse them."""
 

@@ -44,10 +44,7 @@ METRICS = ("ttft", "tpot", "e2e", "throughput")
 Table = tuple[tuple[str, ...], Callable[[Line], ServingCase]]
 """The columns of a kind of table, and what makes a case of a row."""
 
-TABLES: tuple[Table, ...] = (
-    (inferencex.COLUMNS, inferencex.to_case),
-    (disaggregated.COLUMNS, disaggregated.to_case),
-)
+TABLES: tuple[Table, ...] = ((inferencex.COLUMNS, inferencex.to_case), (disaggregated.COLUMNS, disaggregated.to_case))
 
 
 def read_cases(path: Path, tables: Sequence[Table] = TABLES) -> tuple[list[ServingCase], list[Skipped]]:

@@ -44,11 +44,6 @@ RESERVED = 0.82
 DeepSeek in FP8, 0.8 to 0.85 of others)."""
 
 
-FREE, FREE_ON_HOPPER, FREE_BESIDE_GPT_OSS = 0.8, 0.75, 0.85
-"""Fraction of the memory beside TensorRT-LLM's weights that its KV cache takes (free_gpu_memory_fraction in scripts of
-InferenceX: dsr1_fp8_b200_trt.sh and dsr1_fp4_b200_trt_mtp.sh, dsr1_fp8_h200_trt.sh, and gptoss_fp4_b200_trt.sh)."""
-
-
 class Policy(Struct, frozen=True):
     """What scripts `set` of the scheduler of an engine in some deployments, and which: see harness.yaml."""
 
@@ -86,11 +81,20 @@ class Policy(Struct, frozen=True):
         )
 
 
+class Free(Struct, frozen=True):
+    """The `share` of the memory beside TensorRT-LLM's weights that scripts give its KV cache, and where."""
+
+    share: float
+    model: tuple[str, ...] = ("",)
+    family: str = ""
+
+
 class Policies(Struct, frozen=True):
-    """The tables of harness.yaml: of requests, of sessions, and of the memory that is reserved for these."""
+    """The tables of harness.yaml: of requests, of sessions, and of the memory of some engines."""
 
     requests: tuple[Policy, ...]
     sessions: tuple[Policy, ...]
+    free: tuple[Free, ...]
     reserved: dict[str, tuple[tuple[float, float], tuple[float, float]]]
 
 
@@ -107,9 +111,9 @@ def profile_of(
     """
     engine = load_engine(name)
     if engine.name == "tensorrt-llm" and together:
-        free = FREE_ON_HOPPER if hardware.family == "hopper" else FREE
-        free = FREE_BESIDE_GPT_OSS if model.quantization == "mxfp4" else free
-        return replace(engine, memory=replace(engine.memory, utilization=free))
+        rows = (row for row in POLICIES.free if row.family in ("", hardware.family))
+        share = next(row.share for row in rows if model.name.startswith(row.model))
+        return replace(engine, memory=replace(engine.memory, utilization=share))
     if engine.name == "sglang":
         alone = ranks == 1 or hardware.node_devices <= NODE
         flashinfer = alone and hardware.family == "blackwell" and model.name in ("deepseek-r1", "deepseek-v3")

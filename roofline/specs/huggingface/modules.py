@@ -11,14 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import rows
 from roofline.specs.model import Layer, Model
-from roofline.specs.sublayers import (
-    Attention,
-    CompressedAttention,
-    KimiDelta,
-    LatentAttention,
-    MixtureOfExperts,
-    Mlp,
-)
+from roofline.specs.sublayers import Attention, CompressedAttention, KimiDelta, LatentAttention, MixtureOfExperts, Mlp
 
 T = TypeVar("T")
 

@@ -90,21 +90,14 @@ def _answer(
         raise RooflineError(f"under load times are expected: {', '.join(READINGS)}", options=["at"])
     if not targets.fits:
         raise RooflineError("under load the model must fit in memory", options=["ignore_memory"])
-    usual = _usual(scenario, load, targets)
+    ttft, tpot = targets_or_usual(None, None, generates=scenario.model.task == "generate")
+    # Requests in flight without a target of TTFT may not wait for a slot instead (`missed`).
+    usual = {"ttft": math.inf if load.arrivals is Arrivals.CLOSED else ttft, "tpot": tpot}
+    usual = {name: limit for name, limit in usual.items() if getattr(targets, name) is None and math.isfinite(limit)}
     targets = replace(targets, **usual)
     value, outcome, neighbour = largest(deployment_of(scenario, load, pools_of(pools)), load, targets)
     over = missed(neighbour, load, targets) or ("saturation",)
     return LoadAnswer(question, value, unit, over, outcome, neighbour, load, scenario, targets, tuple(usual))
-
-
-def _usual(scenario: Scenario, load: Load, targets: Targets) -> dict[str, float]:
-    """The usual targets (s) in place of those that are not given.
-
-    Requests in flight without a target of TTFT may not wait for a slot instead (`missed`).
-    """
-    ttft, tpot = targets_or_usual(None, None, generates=scenario.model.task == "generate")
-    usual = {"ttft": math.inf if load.arrivals is Arrivals.CLOSED else ttft, "tpot": tpot}
-    return {name: limit for name, limit in usual.items() if getattr(targets, name) is None and math.isfinite(limit)}
 
 
 def load_of(scenario: Scenario, concurrency: int | None = None, rate: float | None = None) -> Load:

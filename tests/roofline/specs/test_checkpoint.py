@@ -264,7 +264,9 @@ FLOAT = {"num_bits": 8, "type": "float"}
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "sglang", "fp8"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "tensorrt-llm", "fp8"),
         ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}, "vllm", "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "vllm@0.13", "bf16"),
         ({**compressed(FLOAT), "kv_cache_scheme": STATIC}, "vllm", "fp8"),
+        ({**compressed(FLOAT), "kv_cache_scheme": STATIC}, "vllm@0.9", "bf16"),
         ({**compressed(FLOAT), "kv_cache_scheme": STATIC}, "sglang", "bf16"),
         ({**compressed(FLOAT), "kv_cache_scheme": None}, "vllm", "bf16"),
         (
