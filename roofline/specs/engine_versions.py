@@ -35,7 +35,8 @@ MAX_VERSIONS = 100
 
 def split_name(text: str) -> tuple[str, str]:
     """Name or path, and version or "" of `vllm@0.11`, `vllm==0.11` or `vllm 0.11`; raises RooflineError for `vllm@`."""
-    name, separator, version = re.sub(r"(?:==|:|\s+)(?=[bv]?\d[\w.]*$)", "@", text.strip()).rpartition("@")
+    text = text.strip()
+    name, separator, version = re.sub(r"\s*(?:==|[:@\s])\s*(?=[bv]?\d[\w.]*$)", "@", text).rpartition("@")
     if not separator or "/" in version or version.endswith((".yaml", ".yml")):
         return text, ""
     if not name or not version.strip():

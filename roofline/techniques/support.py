@@ -46,7 +46,7 @@ class Support(Struct, frozen=True, forbid_unknown_fields=True):
     `sources` are the keys of the documents that state it; `option` how it is switched on, "" where they do not say;
     `parameters` those of the catalogue's technique (key=value,key=value) that the engine runs it with, "" for the
     catalogue's own. `default` holds where the engine does it without being asked. `families` are the hardware families
-    it is limited to, empty where no document limits it.
+    that it is limited to, or devices of one by name; empty where no document limits it.
     """
 
     sources: tuple[str, ...]
@@ -189,4 +189,4 @@ def needs_no_engine(technique: Technique) -> bool:
 def _runs(found: Support | None, engine: str, hardware: Hardware) -> bool:
     if found is None or not runs_on(engine, hardware):
         return False
-    return not found.families or hardware.family in found.families
+    return not found.families or not {hardware.family, hardware.name}.isdisjoint(found.families)

@@ -100,6 +100,8 @@ def test_aliases_are_versions() -> None:
         ("llama.cpp:b6000", "llama.cpp@b6000"),
         ("llamacpp", "llama.cpp"),
         ("vllm-gaudi", "vllm"),
+        (" vLLM ", "vllm"),
+        ("vllm @ 0.9", "vllm@0.9"),
     ],
 )
 def test_other_spellings_of_an_engine(name: str, engine: str) -> None:

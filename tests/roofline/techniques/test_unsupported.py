@@ -46,6 +46,7 @@ def scenario(model: str = "llama-3.1-8b", hw: str = "h100-sxm", quant: str | Non
         (scenario(engine="llama.cpp", quant="awq"), "weights in awq"),
         (Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", kv="q6_k"), "a KV cache in q6_k"),
         (scenario(hw="t4", engine="tensorrt-llm"), "on t4"),
+        (scenario(hw="tpu-v6e", quant="fp8"), "weights in fp8 with activations in fp8"),  # recommended on v7 alone
         (scenario(settings=Settings(parallel=Parallelism(pipeline=2)), engine="gpt-fast"), "pipeline parallelism"),
     ],
 )
@@ -71,6 +72,8 @@ def test_what_the_documents_leave_out(asked: Scenario, expected: str) -> None:
         scenario("rwkv-7-2.9b", engine="llama.cpp"),
         scenario(hw="m3-max", quant="q4_k_m"),
         scenario(engine="llama.cpp", quant="KV4"),
+        scenario(hw="tpu-v7", quant="fp8"),
+        scenario(hw="tpu-v6e", quant="awq"),
         Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", kv="q8_0"),
         Scenario("llama-3.1-8b", "rtx-4090", engine="ollama", kv="q4_0"),
         scenario("hyena-355m", engine="ideal"),
