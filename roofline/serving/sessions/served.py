@@ -34,7 +34,7 @@ LEAST_TURNS, MOST_TURNS, OF_EACH = 2000, 30_000, 40
 NEAR, SPREAD = 0.15, 1.28
 """Intervals have the states of fewer sessions with faster steps, and of more with slower ones: by the part NEAR, since
 a predicted pool may be as far off (GLM-5.2 on 8 B300: 3% now, 24% before), and SPREAD deviations (80%) of the contexts
-that a benchmark draws. Steps are at both ends of their own interval (`_steps_off`)."""
+that a benchmark draws. Steps are at both ends of the interval of prompts, with the errors of BEYOND."""
 
 BEYOND = (0.88, 1.14)
 """p10 and p90 of measured over expected times of sessions, beyond the errors of kernels, schedulers and states.
@@ -42,6 +42,9 @@ BEYOND = (0.88, 1.14)
 Without it 83% of the figures of AgentX's runs, but for those held out, lie inside (lab/notes/sessions.md). They are of
 seven configurations, whose rows share errors: of another one the errors are 1.2 times as wide (Student's t).
 """
+
+BEYOND_ERRORS = -math.log(BEYOND[0]), math.log(BEYOND[1])
+"""Distances of the logarithms of BEYOND from that of the expected time."""
 
 MORE = 1.05
 """Throughput that grows by less than this factor with twice the sessions is taken for the largest."""
@@ -215,10 +218,10 @@ def outcome_at(
     drawn = max(sessions * copies - deployed.workload.traces, 0)  # contexts of the first traces are known
     margin = math.hypot(NEAR, SPREAD * theory.varied * math.sqrt(drawn) / (sessions * copies))
     states = [branches.warm, branches.cold]
-    sizes = max(1 - margin, 0.5), (1 + margin) * crowd
-    for size, slower in zip(sizes, _steps_off(deployed.replica, ran), strict=True):
+    sizes, errors = (max(1 - margin, 0.5), (1 + margin) * crowd), _prompt_errors(deployed.replica, *_lengths_of(ran))
+    for size, slower in zip(sizes, farther(errors, BEYOND_ERRORS), strict=True):
         state = theory.warm(size * sessions, slower)
-        # What steps take is in the errors of all times: these states have what it changes in hits and queues.
+        # The interval has a step's own error already; these states add what slower steps change in hits and queues.
         states.append(replace(state, ttft=state.ttft / slower, tpot=state.tpot / slower))
     return _outcome(deployed, value, ran, targets, states, branches.thrashes)
 
@@ -248,7 +251,7 @@ def _outcome(
     steps = np.maximum(ran.output - 1, 1)
     ttft, e2e = ran.first - ran.arrival, ran.last - ran.arrival
     tpot = np.where(ran.output > 1, (ran.last - ran.first) / steps, math.nan)
-    context, chunk = _prompts_of(ran)
+    chunk, context = _lengths_of(ran)
     # Medians of turns have what hits decide: nothing is known of them apart.
     spread = [each._replace(median=1.0) for each in spreads(replica, ran.running, context, chunk)]
     spread[1] = beside_prompts(spread[1], replica, chunk, context, ran.prefilling)
@@ -294,27 +297,21 @@ def _outcome(
     )
 
 
-def _prompts_of(ran: Ran) -> tuple[float, float]:
-    """Mean tokens of the prompts of a run, and of those that are computed."""
-    return float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
+def _lengths_of(ran: Ran) -> tuple[float, float]:
+    """Mean tokens that are computed of the prompts of a run, and mean tokens of these."""
+    return max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0), float(ran.prompt.mean())
 
 
-def _steps_off(replica: Replica, ran: Ran) -> tuple[float, float]:
-    """p10 and p90 over the expected time of steps with the prompts of a run."""
-    context, chunk = _prompts_of(ran)
+def _prompt_errors(replica: Replica, chunk: float, context: float) -> tuple[float, float]:
+    """p10 and p90 over the expected time of steps with prompts."""
     low, high = (each.nearest(chunk, context) for each in replica.steps.spread[2:])
-    return _beyond(low, high)
-
-
-def _beyond(low: float, high: float) -> tuple[float, float]:
-    """p10 and p90 with the errors of BEYOND."""
-    return farther((low, high), (-math.log(BEYOND[0]), math.log(BEYOND[1])))
+    return low, high
 
 
 def beside_prompts(spread: Spread, replica: Replica, chunk: float, context: float, share: float) -> Spread:
     """p10 and p90 over the expected TPOT: those of prompts for the `share` of time in steps with prompts."""
-    prompts = (each.nearest(chunk, context) for each in replica.steps.spread[2:])
-    low, high = ((1 - share) * own + share * other for own, other in zip(spread[:2], prompts, strict=True))
+    prompts = zip(spread[:2], _prompt_errors(replica, chunk, context), strict=True)
+    low, high = ((1 - share) * own + share * other for own, other in prompts)
     return Spread(low, high, spread.median)
 
 
@@ -323,7 +320,7 @@ def with_states(spread: Spread, mean: float, times: Sequence[float]) -> Spread:
 
     A run with a `mean` near the time of one of them is taken for that one; near a cliff it may be in none of them.
     """
-    ends = _beyond(spread.low, spread.high)
+    ends = farther(spread[:2], BEYOND_ERRORS)
     if times and min(times) > 0.0 and mean > 0.0:
         own = min(times, key=lambda time: abs(math.log(time / mean)))
         own = own if max(own / mean, mean / own) < AGREES else mean
