@@ -32,8 +32,9 @@ LEAST_TURNS, MOST_TURNS, OF_EACH = 2000, 30_000, 40
 """Turns of a run: so many of each session, between limits."""
 
 NEAR, SPREAD = 0.15, 1.28
-"""The interval of hit rates is that of fewer and more sessions: by the part NEAR, since a predicted pool may be as far
-off (GLM-5.2 on 8 B300: 3% now, 24% before), and SPREAD deviations (80%) of the contexts that a benchmark draws."""
+"""Intervals have the states of fewer sessions with faster steps, and of more with slower ones: by the part NEAR, since
+a predicted pool may be as far off (GLM-5.2 on 8 B300: 3% now, 24% before), and SPREAD deviations (80%) of the contexts
+that a benchmark draws. Steps are at both ends of the interval of prompts, with the errors of BEYOND."""
 
 BEYOND = (0.88, 1.14)
 """p10 and p90 of measured over expected times of sessions, beyond the errors of kernels, schedulers and states.
@@ -41,6 +42,9 @@ BEYOND = (0.88, 1.14)
 Without it 83% of the figures of AgentX's runs, but for those held out, lie inside (lab/notes/sessions.md). They are of
 seven configurations, whose rows share errors: of another one the errors are 1.2 times as wide (Student's t).
 """
+
+BEYOND_ERRORS = -math.log(BEYOND[0]), math.log(BEYOND[1])
+"""Distances of the logarithms of BEYOND from that of the expected time."""
 
 MORE = 1.05
 """Throughput that grows by less than this factor with twice the sessions is taken for the largest."""
@@ -83,11 +87,12 @@ class SessionOutcome(Struct, frozen=True):
     """What a number of sessions, or a rate of new ones, yields.
 
     Latencies are of turns. `hits` are the fractions of prompt tokens that each tier has, the pool first, `endless` that
-    of a cache that forgets nothing, and `near` the range of the sum of `hits` that theory gives for a sixth more or
-    fewer sessions. `recomputed`: tokens a turn that were computed before. `reads` are B/s from each tier below the
-    pool. `running`, `waiting`: turns in the engine, and before it; `pool_use`: the part of the pool that running turns
-    hold. `met`: the part of turns within targets, None without any. `thrashes`: a cache once empty stays so, or most
-    time goes into computing again what was evicted. `example`: the turns of the session that had most in the run.
+    of a cache that forgets nothing, and `near` the range of the sum of `hits` that theory gives for a sixth more
+    sessions with slower steps, or fewer with faster ones. `recomputed`: tokens a turn that were computed before.
+    `reads` are B/s from each tier below the pool. `running`, `waiting`: turns in the engine, and before it;
+    `pool_use`: the part of the pool that running turns hold. `met`: the part of turns within targets, None without any.
+    `thrashes`: a cache once empty stays so, or most time goes into computing again what was evicted. `example`: the
+    turns of the session that had most in the run.
     """
 
     value: float
@@ -212,8 +217,12 @@ def outcome_at(
     crowd = 1 + math.sqrt(2 * math.log(ranks) * ranks / sessions)  # of the rank with the most sessions, over the mean
     drawn = max(sessions * copies - deployed.workload.traces, 0)  # contexts of the first traces are known
     margin = math.hypot(NEAR, SPREAD * theory.varied * math.sqrt(drawn) / (sessions * copies))
-    near = (theory.warm(part * sessions) for part in (max(1 - margin, 0.5), (1 + margin) * crowd))
-    states = (branches.warm, branches.cold, *near)
+    states = [branches.warm, branches.cold]
+    sizes, errors = (max(1 - margin, 0.5), (1 + margin) * crowd), _prompt_errors(deployed.replica, *_lengths_of(ran))
+    for size, slower in zip(sizes, farther(errors, BEYOND_ERRORS), strict=True):
+        state = theory.warm(size * sessions, slower)
+        # The interval has a step's own error already; these states add what slower steps change in hits and queues.
+        states.append(replace(state, ttft=state.ttft / slower, tpot=state.tpot / slower))
     return _outcome(deployed, value, ran, targets, states, branches.thrashes)
 
 
@@ -242,7 +251,7 @@ def _outcome(
     steps = np.maximum(ran.output - 1, 1)
     ttft, e2e = ran.first - ran.arrival, ran.last - ran.arrival
     tpot = np.where(ran.output > 1, (ran.last - ran.first) / steps, math.nan)
-    context, chunk = float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
+    chunk, context = _lengths_of(ran)
     # Medians of turns have what hits decide: nothing is known of them apart.
     spread = [each._replace(median=1.0) for each in spreads(replica, ran.running, context, chunk)]
     spread[1] = beside_prompts(spread[1], replica, chunk, context, ran.prefilling)
@@ -288,10 +297,21 @@ def _outcome(
     )
 
 
+def _lengths_of(ran: Ran) -> tuple[float, float]:
+    """Mean tokens that are computed of the prompts of a run, and mean tokens of these."""
+    return max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0), float(ran.prompt.mean())
+
+
+def _prompt_errors(replica: Replica, chunk: float, context: float) -> tuple[float, float]:
+    """p10 and p90 over the expected time of steps with prompts."""
+    low, high = (each.nearest(chunk, context) for each in replica.steps.spread[2:])
+    return low, high
+
+
 def beside_prompts(spread: Spread, replica: Replica, chunk: float, context: float, share: float) -> Spread:
     """p10 and p90 over the expected TPOT: those of prompts for the `share` of time in steps with prompts."""
-    prompts = (each.nearest(chunk, context) for each in replica.steps.spread[2:])
-    low, high = ((1 - share) * own + share * other for own, other in zip(spread[:2], prompts, strict=True))
+    prompts = zip(spread[:2], _prompt_errors(replica, chunk, context), strict=True)
+    low, high = ((1 - share) * own + share * other for own, other in prompts)
     return Spread(low, high, spread.median)
 
 
@@ -300,7 +320,7 @@ def with_states(spread: Spread, mean: float, times: Sequence[float]) -> Spread:
 
     A run with a `mean` near the time of one of them is taken for that one; near a cliff it may be in none of them.
     """
-    ends = farther((spread.low, spread.high), (-math.log(BEYOND[0]), math.log(BEYOND[1])))
+    ends = farther(spread[:2], BEYOND_ERRORS)
     if times and min(times) > 0.0 and mean > 0.0:
         own = min(times, key=lambda time: abs(math.log(time / mean)))
         own = own if max(own / mean, mean / own) < AGREES else mean

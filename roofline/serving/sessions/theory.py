@@ -74,10 +74,11 @@ class Load:
 
     `hits` are fractions of known tokens (tiers, turns), `rate` turns/s, `number` the decoding sequences, `busy` the
     utilisation of the prompts' queue, `wait` and `outside` seconds in it and before admission, and `loads` and `queues`
-    the utilisation of each link, and the wait for it.
+    the utilisation of each link, and the wait for it. `slower` is given: a factor on the time of all steps.
     """
 
-    def __init__(self, hits: float, tiers: int, turns: int) -> None:
+    def __init__(self, hits: float, tiers: int, turns: int, slower: float) -> None:
+        self.slower = slower
         self.hits = np.zeros((tiers, turns))
         self.hits[0] = hits
         self.rate, self.number, self.busy, self.wait, self.outside = 0.0, 1.0, 0.0, 0.0, 0.0
@@ -177,9 +178,9 @@ class Theory:
         cold = self.solve(sessions, self.load(0.0), ROUNDS)
         return Branches(self.warm(sessions), cold)
 
-    def warm(self, sessions: float) -> State:
-        """The steady state that a growing number of sessions reaches."""
-        load = self.load(1.0)
+    def warm(self, sessions: float, slower: float = 1.0) -> State:
+        """The steady state that a growing number of sessions reaches, with steps that take `slower` times as long."""
+        load = self.load(1.0, slower)
         for part in GROWTH:
             self.solve(sessions * part, load, ROUNDS // 6)
         return self.solve(sessions, load, ROUNDS)
@@ -189,9 +190,9 @@ class Theory:
         load = self.load(1.0)
         return lambda sessions: self.solve(sessions, load, ROUNDS)
 
-    def load(self, hits: float) -> Load:
+    def load(self, hits: float, slower: float = 1.0) -> Load:
         """The first load, of a cache that hits so often."""
-        return Load(hits, len(self.sizes), self.turns.prompt.size)
+        return Load(hits, len(self.sizes), self.turns.prompt.size, slower)
 
     def solve(self, sessions: float, load: Load, rounds: int) -> State:
         """The fixed point that rounds from `load` lead to; `load` then has its variables."""
@@ -291,7 +292,7 @@ class Theory:
         if self.decode.data > 1 and self.hashed:  # all wait for the rank with the most
             batch += largest(self.decode.data) * math.sqrt(number * (1 - 1 / self.decode.data))
         context = float((self.turns.prompt + self.turns.output / 2).mean())
-        step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number)))
+        step = load.slower * float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number)))
         still, beside = (0.0, 0.0) if self.alone or tandem is not None else (step, batch)
         # Experts have the tokens of all ranks: beside one with a prompt the others have those that come in a step.
         around = 0.0 if tandem is not None else number * steps.decode_tokens
@@ -300,7 +301,8 @@ class Theory:
         def added(chunk: Array, cached: Array, prompts: Array) -> Array:
             """Seconds that some chunks add to a step."""
             mean = None if ranks == 1 else around + chunk / ranks
-            return np.maximum(steps.seconds(beside, context, chunk, cached, prompts, mean) - still, 1e-9)
+            taken = load.slower * steps.seconds(beside, context, chunk, cached, prompts, mean)
+            return np.maximum(taken - still, 1e-9)
 
         # The last pieces of all prompts and then the whole ones of those that have some, asked at once.
         full = np.floor(computed / self.chunk)

@@ -65,10 +65,10 @@ class Transient:
         first = np.floor((lane + 1) * kept / known) > np.floor(lane * kept / known) if others else lane < max(kept, 1)
         return np.where(lane < known, first, lane < known + others)
 
-    def warm(self, sessions: float) -> State:
-        """The state of so many sessions on average over the benchmark."""
+    def warm(self, sessions: float, slower: float = 1.0) -> State:
+        """The state of so many sessions on average over the benchmark, with steps that take `slower` times as long."""
         if self._moment is not None and sessions * self.copies > self.traces:
-            return self._moment.warm(sessions)
+            return self._moment.warm(sessions, slower)
         done, pace, load = 0.0, float(LEAST), None
         stages, weights, lanes = list[State](), list[float](), self._lanes(sessions * self.copies)
         for _ in range(STAGES):
@@ -76,7 +76,7 @@ class Transient:
             place = self.turns.place
             turns = self.turns.some(lanes & (place >= begin) & (place < begin + max(pace, LEAST)), self.count)
             theory = self._theory(turns)
-            load = theory.load(0.0) if load is None else load.of(turns.prompt.size)
+            load = theory.load(0.0, slower) if load is None else load.of(turns.prompt.size)
             state = theory.solve(sessions, load, ROUNDS)
             pace = state.turns_per_second * theory.main * self.duration / STAGES / sessions
             done += pace

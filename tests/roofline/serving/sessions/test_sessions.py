@@ -24,7 +24,7 @@ from roofline.serving.sessions.drawn import WINDOW, Draw
 from roofline.serving.sessions.profiles import PROFILES, profile
 from roofline.serving.sessions.replicas import Ran, hit_rates, simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, REQUESTS, SESSION
-from roofline.serving.sessions.served import beside_prompts, serve_sessions, with_states
+from roofline.serving.sessions.served import SessionOutcome, beside_prompts, serve_sessions, with_states
 from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
@@ -499,6 +499,35 @@ def test_the_range_of_a_benchmark_has_runs_of_other_sessions() -> None:
     others = [sum(hit_rates(simulate_sessions(deployed(work), None, 25, seed=seed))) for seed in (10, 11, 12)]
     assert found.near[0] <= min(others)
     assert max(others) <= found.near[1]
+
+
+def near_a_cliff(faster: float = 1.0, part: float = 1.0) -> SessionOutcome:
+    """16 sessions whose contexts nearly fill a pool, or a `part` of it; gaps last as many steps as with faster ones."""
+    gap = parse_gaps(f"exponential:mean={3 * faster}s")
+    work = workload(first=parse_lengths(8000), turns=parse_lengths(30), gap=gap)
+    return serve_sessions(SCENARIO, work, sessions=16, pool=int(part * 200_000), simulate=2000).outcomes[0]
+
+
+@pytest.mark.slow
+def test_hits_with_slower_steps_and_a_smaller_pool_lie_within_the_range_near_a_cliff() -> None:
+    """Errors of both, each as far as 0.7 of the end of its own 80% interval, which is 80% of them together."""
+    found = near_a_cliff()
+    for slower, part in ((1.15, 0.91), (0.87, 1.1)):
+        other = near_a_cliff(1 / slower, part)
+        assert found.near[0] <= other.hit <= found.near[1]
+
+
+@pytest.mark.parametrize("sessions", [10, 20, 40])
+def test_slower_steps_are_shorter_gaps_in_another_unit_of_time(sessions: int) -> None:
+    works = [
+        workload(first=parse_lengths(8000), turns=parse_lengths(30), gap=parse_gaps(f"exponential:mean={gap}s"))
+        for gap in (6, 3)
+    ]
+    slow, short = (Theory(deployed(work, store_of(replica(), (), 200_000))) for work in works)
+    one, other = slow.warm(sessions, 2.0), short.warm(sessions)
+    assert sum(one.hits) == pytest.approx(sum(other.hits), abs=0.005)
+    assert one.tpot == pytest.approx(2 * other.tpot, rel=0.02)
+    assert one.turns_per_second == pytest.approx(other.turns_per_second / 2, rel=0.02)
 
 
 def test_the_most_sessions_meet_the_targets_and_a_few_more_miss_them() -> None:
