@@ -35,6 +35,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import Targets, targets_or_usual
+from roofline.serving.pools import DEGREES as PARTS
 from roofline.whatif.odds import Odds
 
 
@@ -98,16 +99,18 @@ def choose(
     >>> found.best.label
     'llama.cpp'
 
-    A `Scenario` in place of model and hardware has its own. The load are `users` with a request in flight each (1 by
-    default), or a `rate` in requests/s; lengths and further `options` are those of a scenario. `objective` is
-    throughput (of a device; the default of several users), latency (of requests; of one user or a rate), ttft, tpot or
-    cost (of hardware and API). `ttft` and `tpot` are limits at p95, of users or a rate USUAL_TARGETS by default. What
-    is neither said nor decided is that of `answer` (`settled`). Raises RooflineError where nothing runs.
+    A `Scenario` in place of model and hardware has its own. The load are `users` (or `concurrency`) with a request in
+    flight each (1 by default), or a `rate` in requests/s; lengths and further `options` are those of a scenario.
+    `objective` is throughput (of a device; the default of several users), latency (of requests; of one user or a rate),
+    ttft, tpot or cost (of hardware and API). `ttft` and `tpot` are limits at p95, of users or a rate USUAL_TARGETS by
+    default. What is neither said nor decided is that of `answer` (`settled`). Raises RooflineError where nothing runs.
     """
     if decided not in list(Decided):
         raise UnknownNameError("choice", decided, map(str, Decided))
     what = Decided(decided)
-    scenario, names, given = _asked(what, model, hw, options)
+    told: dict[str, Any] = {**options}
+    users = told.pop("concurrency", users)
+    scenario, names, given = _asked(what, model, hw, told)
     load, said = _load_of(scenario, users, rate, prefix_hits)
     if not 0 < hours <= 744:
         raise RooflineError(f"a month has at most 744 hours, got {hours:g}", options=["hours"])
@@ -121,7 +124,7 @@ def choose(
         scenario = settled(scenario, load if said else None, limits, DECIDES.get(what, ())).scenario
     alternatives = _alternatives(what, scenario, names, load, limits, given)
     if what is Decided.ENGINE:
-        alternatives = [_fitted(each, load, limits) for each in alternatives]
+        alternatives = [_fitted(each, load if said else None, limits) for each in alternatives]
     ranking.add(alternatives, progress)
     rows = ranking.ranked()
     judged, even = ranking.odds(rows), None
@@ -151,7 +154,7 @@ def _asked(
     given = options
     if isinstance(model, Scenario):
         if options:
-            raise RooflineError(f"{beside(sorted(options))} a scenario: give it with them")
+            raise RooflineError(f"{beside(sorted(options))} a scenario: give Scenario() all options")
         named_model, device, given = parts_of(model)
         hw = hw or [device]
     names = names_in(hw) if isinstance(hw, str) else list(hw or ())
@@ -211,11 +214,19 @@ def _alternatives(
     return [_deployed(Scenario(scenario.model_name, name, **options), name, load, limits, options) for name in names]
 
 
-def _fitted(alternative: Alternative, load: Load, targets: Targets) -> Alternative:
-    """An engine in the formats of the question, or where these do not fit as an answer chooses for it."""
+def _fitted(alternative: Alternative, load: Load | None, targets: Targets) -> Alternative:
+    """An engine in the layout and with the slots that an answer chooses for it, and in its formats where needed.
+
+    Formats are those of the question where they fit.
+    """
     scenario = alternative.scenario
     with suppress(RooflineError):
-        if scenario is not None and not static_batch(scenario, 1).memory.fits:
+        if scenario is not None and static_batch(scenario, 1).memory.fits:
+            chosen = settled(scenario, load, targets, DECIDES[Decided.FORMAT]).scenario
+            counts = {name: getattr(chosen.settings.parallel, part) for name, part in PARTS.items()}
+            degrees = " ".join(f"{name.upper()} {count}" for name, count in counts.items() if count > 1)
+            return replace(alternative, label=f"{alternative.label}, {degrees}".rstrip(", "), scenario=chosen)
+        if scenario is not None:
             plan = plan_for(scenario, load, targets)
             if plan.fits:
                 changed = plan.candidate.formats if plan.narrower else "more of the memory"

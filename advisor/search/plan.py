@@ -143,11 +143,12 @@ def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction
     base = trials.attempt(batch)
     for one, other in combinations(moves, 2):
         found = [trials.attempt([*batch, *pair]) for pair in ([one], [other], [one, other])]
-        if base is not None and all(trial is not None for trial in found):
-            gains = [float(trials.goal.gain(base.value, trial.value)) for trial in found if trial is not None]
-            interaction = Interaction((one.name, other.name), *gains)
-            if interaction.kind != "independent":
-                yield interaction
+        if base is None or any(trial is None or not set(trial.missed) <= set(base.missed) for trial in found):
+            continue  # the gain of what misses a limit that the scenario meets is no gain
+        gains = [float(trials.goal.gain(base.value, trial.value)) for trial in found if trial is not None]
+        interaction = Interaction((one.name, other.name), *gains)
+        if interaction.kind != "independent":
+            yield interaction
 
 
 def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why: str) -> str:

@@ -146,7 +146,9 @@ def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
     started = next(serving, None) or next(owned, fits[0])  # on what there is, though more devices are faster
     others = [fit for fit in fits if fit is not started][: shown - 1]
     kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
-    lines += [f"It fits, the fastest first, with tokens/s {'of all' if verdict.loaded else 'of a whole request'}"]
+    lines += [
+        f"It fits, the fastest first, with tokens/s {'of all requests' if verdict.loaded else 'of a whole request'}"
+    ]
     for fit in kept:
         late = "" if verdict.serves(fit.scenario) else f", too slow for {load_text(verdict)}"
         lines.append(f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s{late}")

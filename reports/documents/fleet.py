@@ -78,7 +78,7 @@ def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
         come = sum(point["rate"] for point in part) or 1.0
         missed = sum(point["missed"] * point["rate"] for point in part) / come
         rows.append({**means, "hour": at // hour, "missed": missed})
-    scaling, of = document["scaling"], document["of"]
+    scaling, of, each = document["scaling"], document["of"], document["devices_each"]
     columns = (Column("hour", "hour"), Column(f"{of}/s", "rate", ".3g"), *HOURLY)
     most = (
         f"{document['largest_rate_each']:.3g} requests/s"
@@ -86,7 +86,7 @@ def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
         else f"{document['most_sessions_each']:.0f} sessions"
     )
     lines = [
-        f"{scaling['least']} to {scaling['most']} replicas of {document['devices_each']} GPUs, each for"
+        f"{scaling['least']} to {scaling['most']} replicas of {each} GPU{'s' * (each != 1)}, each for"
         f" {scaling['share']:.0%} of {most}; start-up"
         f" {seconds(scaling['startup'])}, kept for {seconds(scaling['hold'])}"
     ]

@@ -150,7 +150,11 @@ def _shown(document: Mapping[str, Any], value: Any) -> str:
     unit = document["unit"]
     if isinstance(value, str):
         return value
-    return si(value, unit, 4) if unit in ("B", "B/s", "FLOP/s") else f"{value:,} {unit}"
+    return (
+        si(value, unit, 4)
+        if unit in ("B", "B/s", "FLOP/s")
+        else f"{value:,} {unit.removesuffix('s') if value == 1 else unit}"
+    )
 
 
 def _row(

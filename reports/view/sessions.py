@@ -23,6 +23,7 @@ from roofline.reports.view.setups import Read, Setup, changes
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import serve
 from roofline.serving.options import load_values
+from roofline.serving.outcome import Targets, targets_or_usual
 from roofline.serving.sessions.deployed import read_sessions, within, workload_of
 from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.serving.sessions.profiles import CHAT, PROFILES
@@ -157,7 +158,8 @@ def _headline(curve: SessionCurve, where: str) -> str:
         return f"No: {where} misses {' and '.join(late)} with {_many(curve)}"
     if curve.outcomes[0].thrashes:
         return f"Not well: {_many(curve)} outgrow the cache of {where}"
-    return f"Yes: {where} serves {_many(curve)}"
+    slow = any(_late(curve, targets_or_usual(*curve.targets)))
+    return f"{'Slowly' if slow else 'Yes'}: {where} serves {_many(curve)}"
 
 
 def best_change(verdict: Verdict, curve: SessionCurve, setup: Setup) -> tuple[str, dict[str, Any]] | None:
@@ -186,11 +188,11 @@ def best_change(verdict: Verdict, curve: SessionCurve, setup: Setup) -> tuple[st
     return best
 
 
-def _late(curve: SessionCurve) -> list[tuple[str, float, float]]:
-    """The targets that turns miss at p95, with the value and the limit."""
+def _late(curve: SessionCurve, targets: Targets | None = None) -> list[tuple[str, float, float]]:
+    """The targets that turns miss at p95, with the value and the limit; by default those that were asked for."""
     (found,) = curve.outcomes
     values = (float(found.ttft.p95.mid), float(found.tpot.p95.mid))
-    told = zip(("ttft", "tpot"), values, curve.targets, strict=True)
+    told = zip(("ttft", "tpot"), values, targets or curve.targets, strict=True)
     return [(name, value, limit) for name, value, limit in told if not value <= limit]
 
 

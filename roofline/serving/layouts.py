@@ -99,9 +99,17 @@ def servers(model: Model, hardware: Hardware, engine: Engine, devices: int) -> I
 
 
 def layouts_on(scenario: Scenario, devices: int) -> Iterator[Layout]:
-    """The layouts of a scenario over all of some devices: one server first, then more and smaller ones."""
+    """The layouts of a scenario over all of some devices: one server first, then more and smaller ones.
+
+    The servers have room on the machines of the devices: 12 of 6 devices each have none on 18 trays of 4.
+    """
+    hardware = scenario.hardware
     for copies in divisors(devices):
-        for server in servers(scenario.model, scenario.hardware, scenario.profile, devices // copies):
+        each = devices // copies
+        beside = max(hardware.machine_devices // each, 1)  # servers on one machine
+        if -(-copies // beside) * hardware.machines(each) > hardware.machines(devices):
+            continue
+        for server in servers(scenario.model, scenario.hardware, scenario.profile, each):
             yield replace(server, copies=copies)
 
 

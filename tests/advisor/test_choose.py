@@ -54,6 +54,17 @@ def test_an_engine_with_slots_has_as_many_as_its_command_says() -> None:
     assert best.output_tokens_per_second >= answered.output_tokens_per_second
 
 
+def test_engines_are_compared_each_as_its_answer_runs_it() -> None:
+    """llama.cpp splits layers over devices that have no server each; Ollama has one slot unless it is told more."""
+    asked = Scenario("llama-3.2-1b", "2xl4", **SMALL)
+    for row in choose("engine", asked, concurrency=8).rows:
+        told = row.alternative.scenario
+        if row.outcome is None or told is None or row.unknown:
+            continue
+        answered = answer(asked.with_(engine=told.profile.name), users=8).scenario.settings.parallel
+        assert told.settings.parallel == answered, row.label
+
+
 @pytest.mark.parametrize(("decided", "model"), [("offload", "gpt-oss-120b"), ("engine", "qwen3-32b")])
 def test_distributions_of_lengths_have_the_alternatives_of_their_means(decided: str, model: str) -> None:
     found = [choose(decided, model, "rtx-4090", prompt=prompt) for prompt in ("uniform:400:600", 500)]

@@ -188,3 +188,10 @@ def test_sessions_that_outgrow_the_cache_may_have_memory_below_it(run: Run) -> N
     assert size is not None
     with_it = run("gpt-oss-120b", "2xh100-sxm", "--sessions", "40", "--tiers", f"dram={size[1]}GB")[1]
     assert "outgrow the cache" not in with_it
+
+
+def test_sessions_that_wait_long_are_not_served_well(run: Run) -> None:
+    """Without targets that are asked for, the usual ones of a load hold, as in `solve max-sessions`."""
+    words = ("llama-3.1-8b", "h100-sxm", "--sessions", "64", "--profile", "coding-agent")
+    assert run(*words)[1].startswith("Not well")  # no prompt finds its prefix, and all are computed again
+    assert run(*words, "--tiers", "dram=1TB")[1].startswith("Slowly")

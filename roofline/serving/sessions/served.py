@@ -55,8 +55,8 @@ AGREES = 1.5
 EXAMPLE = 60
 """The most turns of an example."""
 
-BUSY = 0.5
-"""Evicted prefixes count as thrashing if steps with prompts take more than this part of the time."""
+BUSY = 0.25
+"""The part of the time from which computing evicted prefixes again counts as thrashing."""
 
 MISSED = 1.5
 """Factor by which the part of tokens that no cache can have may differ between a benchmark's traces and a profile's (3
@@ -91,7 +91,7 @@ class SessionOutcome(Struct, frozen=True):
     sessions with slower steps, or fewer with faster ones. `recomputed`: tokens a turn that were computed before.
     `reads` are B/s from each tier below the pool. `running`, `waiting`: turns in the engine, and before it;
     `pool_use`: the part of the pool that running turns hold. `met`: the part of turns within targets, None without any.
-    `thrashes`: a cache once empty stays so, or most time goes into computing again what was evicted. `example`: the
+    `thrashes`: a cache once empty stays so, or much time goes into computing again what was evicted. `example`: the
     turns of the session that had most in the run.
     """
 
@@ -290,7 +290,7 @@ def _outcome(
         copies * ran.waiting,
         min(ran.cached / deployed.store.tokens, 1.0),
         ran.preemptions,
-        parted or (evicted > float((ran.prompt - known).mean()) and ran.prefilling > BUSY),
+        parted or ran.prefilling * evicted > BUSY * (evicted + float((ran.prompt - known).mean())),
         met,
         _cost(deployed, ran),
         _example(ran),

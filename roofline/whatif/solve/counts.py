@@ -225,7 +225,7 @@ def _drafting(scenario: Scenario) -> tuple[str, dict[str, str]]:
         given = {key.strip(): value.strip() for key, _, value in pairs if key.strip() not in LENGTHS}
         scenario.with_(techniques=[entry])  # raises its usual error if invalid
         if given.get("acceptance") is None and technique.values(given).get("acceptance") is None:
-            raise RooflineError(f"max-draft needs an acceptance rate: {name}:acceptance=0.8,...", options=["with"])
+            raise RooflineError(f"max-draft needs an acceptance rate: {name}:acceptance=0.8", options=["with"])
         return name, given
     usual = "speculative-decoding:draft=MODEL,acceptance=0.8"
     raise RooflineError(f"max-draft needs speculative decoding: {usual}", options=["with"])

@@ -480,6 +480,7 @@ def test_states_of_hardware_are_launched() -> None:
             ["--hicache-ratio 2 ", "--hicache-write-policy write_through_selective", "storage-backend mooncake"],
         ),
         ("tensorrt-llm", "dram=400GB", ["host_cache_size: 100000000000"]),
+        ("llama.cpp", "dram=64GiB", ["--cache-ram 65536"]),
     ],
 )
 def test_tiers_are_the_connectors_options(engine: str, tiers: str, words: list[str]) -> None:
@@ -508,7 +509,7 @@ def test_ranks_that_share_experts_share_a_tier(engine: str, tiers: str, option: 
 @pytest.mark.parametrize(
     ("options", "tiers", "message"),
     [
-        ({"engine": "llama.cpp", "quant": "q4_k_m"}, "dram=1GB", "not known to have tiers"),
+        ({"engine": "ollama", "quant": "q4_k_m"}, "dram=1GB", "not known to have tiers"),
         ({"engine": "vllm"}, "dram=1GB:block=64", "no option for offloading.block"),
         ({"engine": "vllm"}, "dram=inf", "give one"),
         ({"engine": "vllm@0.11"}, "dram=1GB", "another version has"),

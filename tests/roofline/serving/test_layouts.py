@@ -37,6 +37,13 @@ def test_layouts_are_within_what_links_and_engines_join() -> None:
     assert list(servers(*_of("qwen3-32b", "rtx-4090", engine="llama.cpp"), 2)) == [Layout(pipeline=2)]
 
 
+def test_servers_have_room_on_the_machines_of_a_rack() -> None:
+    """An engine places equally many ranks on each tray of 4: a server of 6 takes two trays, of which 18 hold nine."""
+    sizes = {layout.devices for layout in layouts_on(Scenario("deepseek-r1", "gb200"), 72)}
+    assert sizes == {1, 2, 4, 8, 12, 24, 36, 72}
+    assert {layout.devices for layout in layouts_on(Scenario("gpt-oss-120b", "mi300x"), 6)} == {1, 2, 3, 6}
+
+
 def test_one_scenario_has_all_copies_of_a_layout() -> None:
     for name, devices in (("qwen3-235b-a22b", 8), ("llama-3.3-70b", 8)):
         scenario = Scenario(name, "8xh200-sxm")
