@@ -211,7 +211,12 @@ def _alternatives(
         return list(ALTERNATIVES[what](scenario))
     if len(names) < 2:
         raise RooflineError("name two or more hardware to choose from, as in h200-sxm,b200-sxm", options=["hw"])
-    return [_deployed(Scenario(scenario.model_name, name, **options), name, load, limits, options) for name in names]
+    found: list[Alternative] = []
+    for name in names:
+        each = _deployed(Scenario(scenario.model_name, name, **options), name, load, limits, options)
+        if (each.scenario, each.copies) not in [(other.scenario, other.copies) for other in found]:
+            found.append(each)  # 4090 is 2x4090 where the model needs two
+    return found
 
 
 def _fitted(alternative: Alternative, load: Load | None, targets: Targets) -> Alternative:

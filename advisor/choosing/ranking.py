@@ -113,7 +113,8 @@ class Ranking:
         decode apart, the best of these and the best of those together are compared.
         """
         amount, whole, first = amount_of(self.load), self.load.concurrency is not None, ranked[0]
-        served = sorted((each for each in self.served if each.deployment), key=lambda each: each.row.rank)
+        order = [row.label for row in ranked]  # which is not that of ranks alone: `ranked`
+        served = sorted((each for each in self.served if each.deployment), key=lambda each: order.index(each.row.label))
         unlike = [each for each in served if each.row.is_apart is not first.is_apart]
         considered = [*(each for each in served if each not in unlike)][:CONSIDERED] + unlike[:CONSIDERED]
         mine = {each.row.label for each in considered if each not in unlike} if unlike else {first.label}

@@ -137,11 +137,12 @@ def told(found: Decision) -> str:
     limits = targets_text(_limits(found))
     head = ""
     if best.missed == ("load",) and best.largest is not None and load.rate is not None:
-        return f"none sustains {rate_text(load.rate)}: {best.label} comes nearest, with at most {best.largest:.3g}."
+        most = f"{best.label} comes nearest, with at most {best.largest:.3g}"
+        return f"No choice sustains {rate_text(load.rate)}: {most}."
     if best.missed:
-        head = f"none meets {' and '.join(limits) or 'the load'} at p95; without that "
+        head = f"No choice meets {' and '.join(limits) or 'the load'} at p95. Without limits, "
     elif best.unknown:
-        head = f"none is known to run {', '.join(best.unknown)}; as if it did "
+        head = f"No choice is known to run {', '.join(best.unknown)}; as if it did, "
     head += _reason(found)
     flips = []
     for flip in found.flips:

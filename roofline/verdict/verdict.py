@@ -200,6 +200,9 @@ class Verdict(Result, Struct, frozen=True, dict=True):
             used = self.outcome.requests_per_second * self.curve.replica.scheduler.front(self.curve.load.means[0])
             if used > CROWDED * self.curve.replica.copies:
                 return Limit(Part.FRONT, min(used / self.curve.replica.copies, 1.0), Part.FRONT)
+            if not self.outcome.stable and self.outcome.saturated_at:  # the prompts of the rate that is sustained
+                share = float(self.analysis.prefill.expected.mid) / BUSY * self.outcome.saturated_at
+                return limit_of(self.analysis, replace(self.outcome, prefill_share=min(share, 1.0)))
         return limit_of(self.analysis, self.outcome)
 
     @cached_property

@@ -310,6 +310,17 @@ def test_what_does_not_sustain_a_rate_says_what_it_does() -> None:
     assert f"at most {largest[0]:.3g}" in decision_document(found)["sentence"]
 
 
+def test_a_count_that_is_what_the_hardware_needs_anyway_is_one_alternative() -> None:
+    assert len(choose("hardware", "llama-3.3-70b", "4090,2x4090,2x5090", users=4).rows) == 2
+
+
+def test_a_rate_that_none_sustains_has_the_one_that_comes_nearest() -> None:
+    found = choose("layout", "llama-3.3-70b", "8xh100-sxm", rate=400)
+    largest = [row.largest for row in found.rows if row.fits]
+    assert largest == sorted(largest, reverse=True)
+    assert f"{largest[0]:.3g}" in decision_document(found)["sentence"]
+
+
 def test_a_scenario_is_asked_as_its_options_are() -> None:
     scenario = Scenario("llama-3.1-8b", "2xh100-sxm", prompt=256, generate=32, kv="fp8")
     named = choose("layout", "llama-3.1-8b", "2xh100-sxm", users=4, prompt=256, generate=32, kv="fp8")

@@ -136,6 +136,8 @@ def test_a_missed_target_says_by_how_much_and_what_meets_it() -> None:
 
 def test_a_long_prompt_is_limited_by_prompts_and_a_short_one_by_weights() -> None:
     assert answer("llama-3.1-8b", "l40s", users=32, prompt=8000, generate=50).limit.part is Part.PROMPTS
+    assert answer("llama-3.1-8b", "2xl40s", rate=100).limit.part is Part.PROMPTS  # as of the rate that it sustains
+    assert answer("llama-3.1-8b", "l40s", rate=50, prompt=64, generate=1000).limit.part is Part.WEIGHTS
     assert answer("llama-3.1-8b", "l40s").limit.part is Part.WEIGHTS
     assert answer("llama-3.1-8b", "8xl40s", users=500, tp=8).limit.roof == "the links"  # prompts over PCIe
 
