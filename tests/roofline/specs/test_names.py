@@ -190,7 +190,6 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
             ("qwen2.5-coder", ["qwen2.5-coder-32b-instruct"]),
             ("nemotron super 49b", ["llama-3.3-nemotron-super-49b"]),  # with other words between
             ("Qwen 9 8B", ["qwen3-8b"]),  # a size of another model behind the beginning of an owner
-            ("llava 13b", ["llava-1.5-13b"]),
             ("some-model-Q4_K_M.gguf", ["cannot be read"]),
             ("x/y", ["config.json"]),
         ],

@@ -43,24 +43,18 @@ KV_BYTES = {  # 2 (K and V) * layers * kv_heads * head_dim * 2 bytes
     "llama-3.3-nemotron-super-49b": 2 * 49 * 8 * 128 * 2,  # 31 of the 80 layers do not attend
 }
 UNPUBLISHED = """
-    bst flash gau h3-1.3b h3-2.7b h3-355m s4
-    baichuan2-13b baichuan2-7b bigbird-roberta-base command-r dbrx deepseek-ocr deepseek-v4.1-flash
-    dots.llm1 ernie-4.5-300b-a47b
-    gemma-4-12b gemma-4-26b-a4b gemma-4-31b gemma-4-e2b gemma-4-e4b glam-64e glm-5 glm-5.2 gpt-3-175b grok-1 hyena-355m
-    internvl3.5-14b internvl3.5-2b internvl3.5-4b jamba-1.5-mini jina-reranker-m0 k2-horizon-7b kimi-k2-thinking
-    laguna-xs.2 ling-1t ling-flash-2.0 ling-mini-2.0 llama-3.1-nemotron-ultra-253b llava-1.5-13b longcat-flash
-    mamba2-1.3b mamba2-130m mamba2-2.7b mimo-v2-flash mimo-v2.5-pro minicpm3-4b mistral-large-3
-    nemotron-3-nano-30b-a3b nemotron-h-56b nemotron-h-8b opt-13b opt-30b opt-66b
-    minicpm4-8b pixtral-12b qwen3-vl-embedding-2b qwen3-vl-embedding-8b
-    palm-540b phi-3.5-moe qwen3-vl-235b-a22b qwen3-vl-32b qwen3.5-4b retnet-1.3b retnet-1.3b-100b
-    apriel-1.5-15b granite-4.0-1b granite-4.0-350m granite-4.0-h-1b granite-4.0-h-350m granite-4.1-8b
-    internvl3.5-241b-a28b internvl3.5-30b-a3b internvl3.5-38b k2-horizon-0.9b longcat-flash-lite
-    retnet-2.7b retnet-6.7b rwkv-6-7b step-3.5-flash voxtral-small-24b
+    bst flash gau h3-1.3b h3-2.7b h3-355m s4 baichuan2-13b baichuan2-7b bigbird-roberta-base command-r deepseek-ocr
+    deepseek-v4.1-flash gemma-4-12b gemma-4-26b-a4b gemma-4-31b gemma-4-e2b gemma-4-e4b glam-64e glm-5 glm-5.2
+    gpt-3-175b grok-1 hyena-355m internvl3.5-14b internvl3.5-2b internvl3.5-4b jina-reranker-m0 k2-horizon-7b
+    kimi-k2-thinking ling-1t ling-flash-2.0 ling-mini-2.0 llama-3.1-nemotron-ultra-253b longcat-flash mamba2-1.3b
+    mamba2-130m mamba2-2.7b mimo-v2-flash mimo-v2.5-pro minicpm3-4b mistral-large-3 nemotron-3-nano-30b-a3b opt-13b
+    opt-30b opt-66b minicpm4-8b qwen3-vl-embedding-2b qwen3-vl-embedding-8b palm-540b qwen3.5-4b retnet-1.3b
+    retnet-1.3b-100b apriel-1.5-15b granite-4.1-8b internvl3.5-241b-a28b internvl3.5-30b-a3b internvl3.5-38b
+    k2-horizon-0.9b longcat-flash-lite retnet-2.7b retnet-6.7b rwkv-6-7b step-3.5-flash voxtral-small-24b
     cerebras-gpt-13b deepseek-llm-67b dots.ocr eurollm-9b granite-code-20b granite-code-34b granite-code-3b
-    granite-code-8b laguna-m.1 ling-lite-1.5 llada2.0-mini mimo-7b orion-14b
-    snowflake-arctic solar-open2-250b solar-pro-preview xverse-13b intern-s1-pro
-    joyai-llm-flash
-    command-a-plus iquest-q1 laguna-s-2.1 lfm2.5-8b-a1b llama-guard-4-12b nemotron-3-ultra-550b-a55b step-3
+    granite-code-8b ling-lite-1.5 llada2.0-mini mimo-7b orion-14b snowflake-arctic solar-open2-250b
+    solar-pro-preview xverse-13b intern-s1-pro joyai-llm-flash command-a-plus iquest-q1 lfm2.5-8b-a1b
+    llama-guard-4-12b nemotron-3-ultra-550b-a55b step-3
 """
 
 
