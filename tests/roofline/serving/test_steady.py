@@ -370,5 +370,5 @@ def test_ranks_that_take_requests_in_turn_queue_less_than_ranks_at_random(prompt
     rate = 0.8 * saturation_of(found, load, times_of(found, load, slots_of(found, load)))
     load = replace(load, rate=rate)
     quick = steady(found, load, rate)
-    _, ttft = simulated(found, load, float(quick.running[0]), requests=4000)
+    _, ttft = simulated(found, load, float(quick.running[0]), requests=20_000)
     assert float(quick.ttft[2, 0]) == pytest.approx(ttft, rel=0.25)
