@@ -197,7 +197,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     if "load" in row["misses"] and row["largest_requests_per_s"] is not None:
         times[0] = f"< {row['largest_requests_per_s']:.3g}/s"
     rate, usd, month = row["output_tokens_per_s_per_device"], row["usd_per_million_tokens"], row["usd_per_month"]
-    money = [_two_digits(usd[key]) if usd else "-" for key in TOKENS]
+    money = [cell(usd and usd[key], _two_digits) for key in TOKENS]
     runs = "no" if not row["fits"] else "?" if row["not_known_to_run"] else "-" if not row["devices"] else "yes"
     return [row["choice"], runs, *times, cell(rate, _two_digits), *money, cell(month, ",.0f")]
 

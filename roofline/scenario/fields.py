@@ -82,8 +82,13 @@ def _check_model(model: Model, counts: Mapping[str, Any], image_size: str | None
         if model.title.endswith("(text decoder only)"):
             raise RooflineError(f"the spec of {model.name} has no vision encoder: images are not simulated")
         raise RooflineError(f"{model.name} has no vision encoder for images")
-    if is_any(counts["prefix"]) and (model.tower_kind == "encoder" or model.task == "encode"):
+    if is_any(counts["prefix"]) and not takes_prefix(model):
         raise RooflineError(f"{model.name} has an encoder, which cannot start from a cached prefix")
+
+
+def takes_prefix(model: Model) -> bool:
+    """Whether prompts can start from a cached prefix: an encoder reads all of its input."""
+    return model.tower_kind != "encoder" and model.task != "encode"
 
 
 def image_of(model: Model, size: str | None) -> EncodedImage:

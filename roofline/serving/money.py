@@ -8,6 +8,7 @@ devices of their own, each pays for its tokens.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from msgspec import Struct
 from roofline.core.units import MONTH
 from roofline.scenario.analysis import analyze
 from roofline.scenario.cost import HOUR, MILLION, price, rent
+from roofline.scenario.fields import takes_prefix
 from roofline.serving.curve import Deployment
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome
@@ -24,7 +26,10 @@ from roofline.serving.replica import budget_of
 
 
 class Money(Struct, frozen=True):
-    """USD per million tokens of prompts, of cached prefixes and of outputs, and USD a month of all devices."""
+    """USD per million tokens of prompts, of cached prefixes and of outputs, and USD a month of all devices.
+
+    `cached` is NaN where the model's prompts cannot start from a cached prefix.
+    """
 
     prompt: float
     cached: float
@@ -48,6 +53,7 @@ def money(
     counts = np.array([prompt * (1 - load.hits), prompt * load.hits, output])
     usd = hourly / HOUR / (rate * busy)
     first, cached, last = (float(each) for each in usd * seconds / float(counts @ seconds) * MILLION)
+    cached = cached if takes_prefix(deployment.scenario.model) else math.nan
     return Money(first, cached, last, hourly * copies * hours)
 
 
@@ -60,7 +66,8 @@ def _seconds(deployment: Deployment, load: Load, outcome: Outcome) -> Any:
     computed = max(round(tokens * (1 - load.hits)), 1)
     budget = budget_of(prefill.scenario, prefill.scheduler) or computed
     fill = max(budget // computed, 1) * prefill.data  # the prompts of a pass that is full, on all ranks
-    cached = tokens - computed or tokens  # what a cached prefix of the prompt's length would cost
+    # What a cached prefix of the prompt's length would cost, without hits too.
+    cached = (tokens - computed or tokens) if takes_prefix(prefill.scenario.model) else 0
     scenario = prefill.scenario.without("max_num_batched_tokens") if prefill.scenario.asked else prefill.scenario
     passes = analyze(scenario.at(batch=fill, prompt=computed, prefix=np.array([0, cached]))).prefill.expected.mid
     step = analyze(decode.scenario.at(batch=max(round(running), 1), prompt=tokens, context=round(load.held)))
@@ -68,7 +75,7 @@ def _seconds(deployment: Deployment, load: Load, outcome: Outcome) -> Any:
     seconds = np.array(
         [
             passes[0] / fill / computed,
-            max(passes[1] - passes[0], 0.0) / fill / cached,
+            max(passes[1] - passes[0], 0.0) / fill / max(cached, 1),
             float(step.decode.expected.mid) / running / step.tokens_per_iteration,
         ]
     )

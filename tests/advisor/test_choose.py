@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -122,6 +123,14 @@ def test_money_adds_up_to_the_rent() -> None:
         assert row.requests_per_second * 3600 * 100 * request == pytest.approx(row.money.month)
         assert row.money.month == pytest.approx(0.9 * row.devices * 100)
         assert row.money.cached < row.money.prompt < row.money.output
+
+
+def test_tokens_of_audio_have_no_price_of_a_cached_prefix() -> None:
+    """Whisper's encoder reads all of its input: no prompt starts from a prefix."""
+    found = choose("format", "whisper-tiny", "l4")
+    assert all(row.money is not None and math.isnan(row.money.cached) for row in found.rows)
+    assert decision_document(found)["rows"][0]["usd_per_million_tokens"]["cached"] is None
+    assert str(found)
 
 
 def test_an_api_breaks_even_where_the_rent_buys_its_requests() -> None:

@@ -459,7 +459,7 @@ def test_memories_of_megabytes_hold_eight_bits_on_more_devices() -> None:
     sampled(
         [
             ("llama-3.3-70b", "2x4090", "--with speculative-decoding:draft=llama-3.2-1b", "draft model's memory"),
-            ("whisper-large-v3", "4090", "--quant", "accuracy"),
+            ("whisper-large-v3", "4090", "--with fp8-kv", "accuracy"),
             ("deepseek-r1", "8xh200", "--with multi-token-prediction", "MTP"),  # which the checkpoint has
         ],
         2,
