@@ -422,9 +422,10 @@ class Verdict(Result, Struct, frozen=True, dict=True):
             copies = last_before_failure_scalar(lambda count: not serves(count), enough // 2, enough) + 1
             spread = Layout(parallel.tensor, parallel.pipeline, copies=copies * parallel.data, expert=parallel.expert)
             if (options := spread.options(self.scenario.model)) is not None:
-                changed = self.scenario.with_(hw=self.scenario.hardware.name, **options)
                 hw = {"hw": f"{copies * self.devices}x{self.scenario.hardware.name}"}
-                yield from self._change(written(hw), "rents more", changed)
+                with suppress(RooflineError):  # replicas that the plan's options exclude, as layers on a CPU
+                    changed = self.scenario.with_(hw=self.scenario.hardware.name, **options)
+                    yield from self._change(written(hw), "rents more", changed)
 
     def _change(
         self, option: str, gives_up: str, scenario: Scenario, gain: float = 1, alone: ExpectedGeneration | None = None

@@ -126,6 +126,13 @@ def test_the_server_is_started_with_a_short_context_as_stated(model: str, hw: st
     assert f"--max-model-len {found.context}" in found.command.replace("\\\n", "")
 
 
+def test_a_missed_load_has_no_replicas_that_its_options_exclude() -> None:
+    """Layers on a CPU are simulated beside one set of devices, so that several servers are none of its changes."""
+    found = answer("llama-3.1-8b", "h100-sxm", concurrency=4, engine="llama.cpp", quant="q4_k_m", n_gpu_layers=8)
+    assert not found.met
+    assert found.better is None or "hw" not in found.better.option
+
+
 def test_a_missed_target_says_by_how_much_and_what_meets_it() -> None:
     found = answer("llama-3.1-8b", "l40s", users=50, tpot="30ms")
     assert found.missed["tpot"] > 0.03
