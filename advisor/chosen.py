@@ -191,7 +191,7 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
         if all(each.unlaid != other.unlaid for other in firsts):
             firsts.append(each)
     best = _best(firsts, load, targets)
-    if not best.released and judged(best.scenario, load, targets)[:2] < (True, 0):  # fewer bits still may meet them
+    if not best.released and not judged(best.scenario, load, targets).served:  # fewer bits still may meet them
         best = _best(list({str(each.unlaid): each for each in reversed(fitting)}.values()), load, targets)
     at_once = users if best.memory(users).fits else 1
     laid_out = [each for each in _as_wide(fitting, best) if each.memory(at_once).fits]

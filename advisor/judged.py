@@ -81,6 +81,11 @@ class Judged(NamedTuple):
     value: float
     running: float = 1.0
 
+    @property
+    def served(self) -> bool:
+        """Whether the load is sustained within all targets."""
+        return self.sustained and self.met == 0
+
 
 @lru_cache(maxsize=64)
 def judged(scenario: Scenario, load: Load | None, targets: Targets) -> Judged:

@@ -122,8 +122,8 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
         told = [(count, False) for count in range(most, 1, -1)]
         told += [(2, True)] if most > 1 else []  # more devices beside what there is, before what was tried
         told += [(min(most, 1), brief) for brief in (False, True)]
-        return first_short([failure(verdict, *each) for each in told], width)
-    return first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)
+        return first_short((failure(verdict, *each) for each in told), width)
+    return first_short((Sentences(verdict, better, brief, width).lines for brief in Brief), width)
 
 
 def failure(verdict: Verdict, shown: int, brief: bool = False) -> list[str]:
@@ -174,12 +174,17 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
     return ", ".join(parts)
 
 
-def first_short(written: list[list[str]], width: int) -> list[str]:
-    """The first lines that `LINES` have room for, the last of which leave most out; else the shortest."""
-    heights = [_height(lines, width) for lines in written]
-    return written[
-        next((place for place, height in enumerate(heights) if height <= LINES), heights.index(min(heights)))
-    ]
+def first_short(written: Iterable[list[str]], width: int) -> list[str]:
+    """The first lines that `LINES` have room for, the last of which leave most out; else the shortest.
+
+    No more of them are written than it takes.
+    """
+    long = []
+    for lines in written:
+        if (height := _height(lines, width)) <= LINES:
+            return lines
+        long.append((height, lines))
+    return min(long, key=lambda each: each[0])[1]
 
 
 def _height(lines: Iterable[str], width: int) -> int:

@@ -109,25 +109,26 @@ def of_sessions(
     (found,), price = curve.outcomes, curve.outcomes[0].cost
     latencies = {"ttft": found.ttft, "tpot": found.tpot}
     many, user, rate = _many(curve), inverse(found.tpot.p50), count_text(found.output_tokens_per_second)
-    written = []
-    for brief in (Brief.JOINED, Brief.TERSE, Brief.LEAST):
+    headline = _headline(curve, f"{name_of(verdict.scenario)} on {devices_text(verdict.scenario, curve.whole.devices)}")
+    times = ", ".join(f"{name.upper()} {seconds(each.p95.mid, 2)}" for name, each in latencies.items())
+    session = "" if price is None else f"{price.session:.3g} USD a session"
+
+    def lines(brief: Brief) -> list[str]:
         told = Sentences(verdict, better=False, brief=brief, said=said)
-        times = ", ".join(f"{name.upper()} {seconds(each.p95.mid, 2)}" for name, each in latencies.items())
-        each = "" if price is None else f"{price.session:.3g} USD a session"
-        cost = told.cost if price is None else f"{each}; {price.output:.3g} USD/M output tokens"
-        lines = [
-            _headline(curve, f"{name_of(verdict.scenario)} on {devices_text(verdict.scenario, curve.whole.devices)}"),
+        cost = told.cost if price is None else f"{session}; {price.output:.3g} USD/M output tokens"
+        return [
+            headline,
             f"Cache: {found.hit:.0%} of prompt tokens are in it, {found.endless:.0%} if it lost none",
             f"Chosen: {told.chosen}",
             f"Speed: {rate} tokens/s, {count_text(user.mid)} a user; p95 {times}",
-            f"Limited by: {told.limit}; cost: {each if each and brief > Brief.JOINED else cost}",
+            f"Limited by: {told.limit}; cost: {session if session and brief > Brief.JOINED else cost}",
             *([f"Better: {change}"] if change else []),
             *([] if not_started(verdict.scenario) else [_run(told, curve, tiers)]),
         ]
-        written.append(lines)
+
     return {
         **document,
-        "lines": first_short(written, WIDTH),
+        "lines": first_short(map(lines, (Brief.JOINED, Brief.TERSE, Brief.LEAST)), WIDTH),
         "sessions": many,
         "stable": True,
         **{f"{name}_s": {at: interval(getattr(each, at)) for at in ("p50", "p95")} for name, each in latencies.items()},

@@ -297,7 +297,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
 
     def serves(self, scenario: Scenario) -> bool:
         """Whether a scenario sustains the load within the targets; true of one user."""
-        return self.load is None or judged(scenario, self.load, self.targets)[:2] == (True, 0)
+        return self.load is None or judged(scenario, self.load, self.targets).served
 
     @cached_property
     def fits_with(self) -> tuple[Fit, ...]:
@@ -415,7 +415,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         def serves(copies: int) -> bool:
             users = None if whole is None else math.ceil(whole / copies)
             part = replace(load, concurrency=users, rate=None if rate is None else rate / copies)
-            return judged(self.scenario, part, self.targets)[:2] == (True, 0)
+            return judged(self.scenario, part, self.targets).served
 
         enough = next((copies for copies in REPLICAS if serves(copies)), None)
         if enough is not None:
